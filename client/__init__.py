@@ -1,0 +1,60 @@
+"""Clients of a bootstrap service: ``BootstrapClient`` and ``AsyncBootstrapClient``.
+
+Importing this package starts nothing and connects to nothing.
+"""
+
+from __future__ import annotations
+
+from bootstrap_grpc.client.aio import AsyncBootstrapClient
+from bootstrap_grpc.client.config import ClientConfig
+from bootstrap_grpc.client.errors import (
+    BootstrapError,
+    ErrorCode,
+    InvalidRequest,
+    LimitExceeded,
+    NoContact,
+    NotFound,
+    Refused,
+    ServiceFault,
+)
+from bootstrap_grpc.client.hold import RankHold
+from bootstrap_grpc.client.hold_aio import AsyncRankHold
+from bootstrap_grpc.client.sync import BootstrapClient
+from bootstrap_grpc.client.watch import TopologyWatch
+from bootstrap_grpc.protos.model import (
+    Attributes,
+    Deregistration,
+    RankKey,
+    Registered,
+    Registration,
+    Route,
+    Shape,
+    Topology,
+    TopologyState,
+)
+
+__all__ = [
+    "AsyncBootstrapClient",
+    "AsyncRankHold",
+    "Attributes",
+    "BootstrapClient",
+    "BootstrapError",
+    "ClientConfig",
+    "Deregistration",
+    "ErrorCode",
+    "InvalidRequest",
+    "LimitExceeded",
+    "NoContact",
+    "NotFound",
+    "RankHold",
+    "RankKey",
+    "Refused",
+    "Registered",
+    "Registration",
+    "Route",
+    "ServiceFault",
+    "Shape",
+    "Topology",
+    "TopologyState",
+    "TopologyWatch",
+]

@@ -1,0 +1,113 @@
+"""One channel for each (process, target, options), shared by every client that names it.
+
+Channels are made lazily and belong to the process that made them: a forked child starts with
+none. An asyncio channel also belongs to its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import grpc
+
+from bootstrap_grpc.client.config import ClientConfig, channel_options
+
+__all__ = ["AsyncLease", "Lease", "lease", "lease_async"]
+
+_Key = tuple[str, tuple[tuple[str, Any], ...]]
+
+
+class Lease:
+    """A share of a channel. The channel closes when its last lease does. Thread-safe."""
+
+    def __init__(self, pool: _Pool, key: _Key, channel: grpc.Channel) -> None:
+        self._pool: _Pool | None = pool
+        self._key = key
+        self.channel = channel
+        self.pid = os.getpid()
+
+    def close(self) -> None:
+        """Give the share back. Idempotent."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self.pid == os.getpid():
+            pool.give_back(self._key)
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channels: dict[_Key, tuple[grpc.Channel, int]] = {}
+
+    def lease(self, key: _Key) -> Lease:
+        with self._lock:
+            channel, users = self._channels.get(key, (None, 0))
+            if channel is None:
+                channel = grpc.insecure_channel(key[0], options=key[1])
+            self._channels[key] = channel, users + 1
+        return Lease(self, key, channel)
+
+    def give_back(self, key: _Key) -> None:
+        with self._lock:
+            channel, users = self._channels.pop(key)
+            if users > 1:
+                self._channels[key] = channel, users - 1
+                return
+        channel.close()
+
+
+class AsyncLease:
+    """A share of an asyncio channel. Belongs to one event loop."""
+
+    def __init__(self, channels: _AsyncChannels, key: _Key, channel: grpc.aio.Channel) -> None:
+        self._channels: _AsyncChannels | None = channels
+        self._key = key
+        self.channel = channel
+
+    async def close(self) -> None:
+        """Give the share back. Idempotent."""
+        channels, self._channels = self._channels, None
+        if channels is None:
+            return
+        channel, users = channels.pop(self._key)
+        if users > 1:
+            channels[self._key] = channel, users - 1
+        else:
+            await channel.close(None)
+
+
+_AsyncChannels = dict[_Key, tuple[grpc.aio.Channel, int]]
+
+_pool = _Pool()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncChannels] = WeakKeyDictionary()
+_abandoned: list[object] = []
+
+
+def lease(target: str, config: ClientConfig) -> Lease:
+    """A share of this process's channel to ``target``. Thread-safe; connects lazily."""
+    return _pool.lease((target, channel_options(config)))
+
+
+def lease_async(target: str, config: ClientConfig) -> AsyncLease:
+    """A share of the running loop's channel to ``target``; connects lazily."""
+    channels = _loops.setdefault(asyncio.get_running_loop(), {})
+    key = (target, channel_options(config))
+    channel, users = channels.get(key, (None, 0))
+    if channel is None:
+        channel = grpc.aio.insecure_channel(target, options=key[1])
+    channels[key] = channel, users + 1
+    return AsyncLease(channels, key, channel)
+
+
+def _after_fork_in_child() -> None:
+    global _pool, _loops  # noqa: PLW0603 - the child must not see its parent's channels
+    # Their threads do not exist here: dropping the last reference would wait for them for ever.
+    _abandoned.extend((_pool, _loops))
+    _pool = _Pool()
+    _loops = WeakKeyDictionary()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,3 @@
+"""server"""
+
+from __future__ import annotations

@@ -1,0 +1,131 @@
+"""The gRPC adapter: translates a request, calls the registry or the rooms, translates back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+from bootstrap_grpc.protos import bootstrap_pb2 as pb
+from bootstrap_grpc.protos import bootstrap_pb2_grpc as rpc
+from bootstrap_grpc.protos import convert
+from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode
+from bootstrap_grpc.server.feed import TopologyFeed
+from bootstrap_grpc.server.peers import peer_from_grpc
+from bootstrap_grpc.server.registry import RankRegistry
+from bootstrap_grpc.server.rooms import RoomTable
+
+__all__ = ["BootstrapServicer"]
+
+
+class BootstrapServicer(rpc.BootstrapServiceServicer):
+    """``bootstrap.v1.BootstrapService`` over a registry and a room table.
+
+    Handlers raise ``BootstrapError``; ``GuardInterceptor`` makes it a status.
+    """
+
+    def __init__(self, registry: RankRegistry, rooms: RoomTable, feed: TopologyFeed) -> None:
+        self._registry = registry
+        self._rooms = rooms
+        self._feed = feed
+        self._open: set[asyncio.Future[None]] = set()
+        self._draining: BootstrapError | None = None
+
+    def end_streams(self) -> None:
+        """End every hold and watch, and refuse new ones, with DRAINING."""
+        self._draining = BootstrapError(ErrorCode.DRAINING, "the service shuts down")
+        self._feed.close(self._draining)
+        for ended in self._open:
+            _fail(ended, self._draining)
+
+    # --- ranks ------------------------------------------------------------------------
+
+    async def RegisterRank(
+        self, request: pb.RegisterRankRequest, context: Any
+    ) -> pb.RegisterRankResponse:
+        registration = convert.registration_from_proto(request)
+        registered = self._registry.register(registration, peer_from_grpc(context.peer()))
+        return convert.registered_to_proto(registered, pb.RegisterRankResponse)
+
+    async def HoldRank(
+        self, request: pb.HoldRankRequest, context: Any
+    ) -> AsyncIterator[pb.HoldRankResponse]:
+        if self._draining is not None:
+            raise self._draining
+        registration = convert.registration_from_proto(request)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        hold = self._registry.hold(
+            registration, peer_from_grpc(context.peer()), lambda error: _fail(ended, error)
+        )
+        self._open.add(ended)
+        try:
+            yield convert.registered_to_proto(hold.registered, pb.HoldRankResponse)
+            await ended
+        finally:
+            self._open.discard(ended)
+            ended.cancel()
+            self._registry.release(hold)
+
+    async def DeregisterRank(
+        self, request: pb.DeregisterRankRequest, context: Any
+    ) -> pb.DeregisterRankResponse:
+        del context
+        answer = self._registry.deregister(convert.deregistration_from_proto(request))
+        return pb.DeregisterRankResponse(generation=answer.generation, version=answer.version)
+
+    # --- topology ---------------------------------------------------------------------
+
+    async def GetTopology(
+        self, request: pb.GetTopologyRequest, context: Any
+    ) -> pb.GetTopologyResponse:
+        del request, context
+        return pb.GetTopologyResponse(topology=convert.topology_to_proto(self._registry.topology()))
+
+    async def GetRoute(self, request: pb.GetRouteRequest, context: Any) -> pb.GetRouteResponse:
+        del context
+        if not request.HasField("key"):
+            raise BootstrapError.missing("key")
+        route = self._registry.route(convert.key_from_proto(request.key))
+        return pb.GetRouteResponse(route=convert.route_to_proto(route))
+
+    def WatchTopology(
+        self, request: pb.WatchTopologyRequest, context: Any
+    ) -> AsyncIterator[pb.WatchTopologyResponse]:
+        del request, context
+        # Serialised once for all watchers: GuardInterceptor passes bytes on.
+        return cast("AsyncIterator[pb.WatchTopologyResponse]", self._feed.watch())
+
+    # --- rooms ------------------------------------------------------------------------
+
+    async def RegisterDpRanks(
+        self, request: pb.RegisterDpRanksRequest, context: Any
+    ) -> pb.RegisterDpRanksResponse:
+        del context
+        self._rooms.register(request.rooms, request.dp_ranks)
+        return pb.RegisterDpRanksResponse()
+
+    async def QueryDpRanks(
+        self, request: pb.QueryDpRanksRequest, context: Any
+    ) -> pb.QueryDpRanksResponse:
+        del context
+        known = self._rooms.query(request.rooms)
+        return pb.QueryDpRanksResponse(rooms=known.keys(), dp_ranks=known.values())
+
+    async def PublishDpRanks(
+        self, request_iterator: AsyncIterator[pb.PublishDpRanksRequest], context: Any
+    ) -> AsyncIterator[pb.PublishDpRanksResponse]:
+        del request_iterator, context
+        raise BootstrapError(ErrorCode.UNIMPLEMENTED, "PublishDpRanks: use RegisterDpRanks")
+        yield  # makes this a stream
+
+    async def ResolveDpRanks(
+        self, request_iterator: AsyncIterator[pb.ResolveDpRanksRequest], context: Any
+    ) -> AsyncIterator[pb.ResolveDpRanksResponse]:
+        del request_iterator, context
+        raise BootstrapError(ErrorCode.UNIMPLEMENTED, "ResolveDpRanks: use QueryDpRanks")
+        yield  # makes this a stream
+
+
+def _fail(future: asyncio.Future[None], error: BootstrapError) -> None:
+    if not future.done():
+        future.set_exception(error)
