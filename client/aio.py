@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import grpc
 
@@ -51,6 +52,7 @@ class AsyncBootstrapClient:
         self._owner = uuid.uuid4().hex
         self._lease: AsyncLease | None = None
         self._stub: rpc.BootstrapServiceStub | None = None
+        self._holds: WeakSet[AsyncRankHold] = WeakSet()
         self._log = LogBudget(time.monotonic)
         self._closed = False
 
@@ -91,7 +93,9 @@ class AsyncBootstrapClient:
         async def leave(deregistration: Deregistration) -> None:
             await self.deregister_rank(deregistration, timeout=_LEAVE_TIMEOUT)
 
-        return AsyncRankHold(logic, self._connected().HoldRank, leave, self.target)
+        hold = AsyncRankHold(logic, self._connected().HoldRank, leave, self.target)
+        self._holds.add(hold)
+        return hold
 
     async def get_topology(self, *, timeout: float | None = None) -> Topology:
         """The topology now, with its routes, however complete."""
@@ -127,7 +131,9 @@ class AsyncBootstrapClient:
         return known
 
     async def close(self) -> None:
-        """Give up the connection. Holds and watches that are open end. Idempotent."""
+        """Close the holds (which deregisters their ranks), then the connection. Idempotent."""
+        for hold in tuple(self._holds):
+            await hold.close()
         self._closed = True
         held, self._lease, self._stub = self._lease, None, None
         if held is not None:

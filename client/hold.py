@@ -147,6 +147,7 @@ class RankHold:
             return from_rpc(error, self._target)
         except BootstrapError as error:
             return error
-        except ValueError as error:  # the channel was closed meanwhile
+        except ValueError as error:  # the client was closed meanwhile
+            self._closing = True
             return NoContact(self._target, str(error))
         return NoContact(self._target, "the service ended the stream")

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import grpc
 
@@ -62,6 +63,7 @@ class BootstrapClient:
         self._lock = threading.Lock()
         self._lease: Lease | None = None
         self._stub: rpc.BootstrapServiceStub | None = None
+        self._open: WeakSet[RankHold | TopologyWatch] = WeakSet()
         self._pid = os.getpid()
         self._log = LogBudget(time.monotonic)
         self._closed = False
@@ -116,7 +118,9 @@ class BootstrapClient:
         def leave(deregistration: Deregistration) -> None:
             self.deregister_rank(deregistration, timeout=_LEAVE_TIMEOUT)
 
-        return RankHold(logic, self._connected().HoldRank, leave, self.target)
+        hold = RankHold(logic, self._connected().HoldRank, leave, self.target)
+        self._open.add(hold)
+        return hold
 
     # --- topology ---------------------------------------------------------------------
 
@@ -131,7 +135,9 @@ class BootstrapClient:
     def watch_topology(self, *, timeout: float | None = None) -> TopologyWatch:
         """Iterate over the states of the topology, for ``timeout`` seconds or for ever."""
         logic = WatchLogic(timeout, clock=time.monotonic, log=self._log)
-        return TopologyWatch(logic, self._connected().WatchTopology, self.target)
+        watch = TopologyWatch(logic, self._connected().WatchTopology, self.target)
+        self._open.add(watch)
+        return watch
 
     # --- rooms ------------------------------------------------------------------------
 
@@ -155,7 +161,13 @@ class BootstrapClient:
     # --- lifetime ---------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up the connection. Holds and watches that are open end. Idempotent."""
+        """Close the holds (which deregisters their ranks) and the watches, then the connection.
+
+        Idempotent.
+        """
+        self._follow_fork()
+        for opened in tuple(self._open):
+            opened.close()
         with self._lock:
             self._closed = True
             held, self._lease, self._stub = self._lease, None, None
@@ -189,6 +201,7 @@ class BootstrapClient:
         if self._pid != os.getpid():
             self._pid, self._owner, self._lock = os.getpid(), uuid.uuid4().hex, threading.Lock()
             self._lease = self._stub = None
+            self._open = WeakSet()
 
     def _run(self, call: calls.Call[_T], timeout: float | None) -> _T:
         method: Any = getattr(self._connected(), call.method)
