@@ -13,6 +13,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+from bootstrap_grpc.client import BootstrapClient
+from bootstrap_grpc.protos.model import RankKey, Registration, Shape, Topology
+
 __all__ = ["PATIENCE", "Process", "Service", "environment", "run", "until"]
 
 SCRIPT = Path(sys.executable).with_name("bootstrap-grpc")
@@ -101,6 +104,17 @@ class Service(Process):
         done = self.run(*arguments, "--json")
         assert done.returncode in (0, 3), done
         return json.loads(done.stdout)
+
+    def topology(self) -> Topology:
+        """What the service knows, asked without a process of its own."""
+        with BootstrapClient(self.address) as client:
+            return client.get_topology()
+
+    def register(self, port: int, key: RankKey | None = None, shape: Shape | None = None) -> None:
+        """Registers a rank, without a process of its own."""
+        with BootstrapClient(self.address) as client:
+            rank = Registration(key or RankKey(), "127.0.0.1", port, shape or Shape())
+            client.register_rank(rank)
 
     def http(self, method: str, path: str, body: object = None) -> tuple[int, str]:
         connection = HTTPConnection("127.0.0.1", self.ports["http"], timeout=PATIENCE)
