@@ -15,7 +15,8 @@ import json
 import sys
 import time
 
-from bootstrap_grpc.compat.shim import HttpConfig, HttpShim
+from bootstrap_grpc.compat.config import HttpConfig
+from bootstrap_grpc.compat.shim import HttpShim
 from bootstrap_grpc.server.service import BootstrapService, ServiceConfig
 
 

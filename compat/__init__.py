@@ -1,0 +1,3 @@
+"""compat"""
+
+from __future__ import annotations

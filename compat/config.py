@@ -1,0 +1,63 @@
+"""Configuration of the HTTP shim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bootstrap_grpc.compat.dialects.table import KNOWN_KEYS, OPTIONAL_KEYS
+
+__all__ = ["HttpConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """Where the shim listens, what its topology replies carry, and its limits.
+
+    Raises ``ValueError``, naming the field, for a value that cannot work.
+    """
+
+    host: str = "127.0.0.1"
+    """Address or host name to bind. ``0.0.0.0`` is every IPv4 address, ``::`` every address of
+    either family."""
+    port: int = 8998
+    """Port to bind, SGLang's default; 0 picks a free one."""
+    omit: frozenset[str] = field(default_factory=frozenset[str])
+    """Optional keys that a topology reply never has. Without ``prefill_http_port`` the decodes
+    of SGLang 0.5.10 to 0.5.15 read it too."""
+    pass_keys: frozenset[str] = field(default_factory=frozenset[str])
+    """Keys unknown to this version that a topology reply passes on, where every rank registered
+    with the same value. A decode that does not know a key rejects the topology."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    """Longest request body, after decompression; a longer one is answered with 413."""
+    body_timeout: float = 30.0
+    """Seconds that a client may take to send a body; then 408."""
+    keepalive_timeout: float = 3630.0
+    """Seconds without a request after which a kept connection is closed: aiohttp's newest
+    default, longer than the hour of a usual proxy."""
+    linger: float = 2.0
+    """Seconds without a byte from the peer for which a connection that was closed for writing
+    waits for the peer's close."""
+    learned_for: float = 60.0
+    """Seconds for which a peer that does not reuse its connections has them closed for it: as
+    long as Linux keeps a TIME-WAIT."""
+    max_peers: int = 4096
+    """Peers whose habit of closing is remembered; the one seen longest ago goes first."""
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise ValueError("host is empty, must be an address to bind")
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"port is {self.port}, must be from 0 to 65535")
+        for name in ("max_body_bytes", "max_peers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("body_timeout", "keepalive_timeout", "linger", "learned_for"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0 seconds")
+        if unknown := self.omit - OPTIONAL_KEYS:
+            raise ValueError(
+                f"omit names {', '.join(sorted(unknown))}, "
+                f"may name {', '.join(sorted(OPTIONAL_KEYS))}"
+            )
+        if known := self.pass_keys & KNOWN_KEYS:
+            raise ValueError(f"pass_keys names {', '.join(sorted(known))}, which is no unknown key")
