@@ -19,7 +19,11 @@ from bootstrap_grpc.client.errors import (
 )
 from bootstrap_grpc.client.hold import RankHold
 from bootstrap_grpc.client.hold_aio import AsyncRankHold
+from bootstrap_grpc.client.publisher import DpRankPublisher
+from bootstrap_grpc.client.resolver import DpRankResolver, ForkedError
+from bootstrap_grpc.client.streams_aio import AsyncDpRankPublisher, AsyncDpRankResolver
 from bootstrap_grpc.client.sync import BootstrapClient
+from bootstrap_grpc.client.topology_cache import TopologyCache
 from bootstrap_grpc.client.watch import TopologyWatch
 from bootstrap_grpc.protos.model import (
     Attributes,
@@ -35,13 +39,18 @@ from bootstrap_grpc.protos.model import (
 
 __all__ = [
     "AsyncBootstrapClient",
+    "AsyncDpRankPublisher",
+    "AsyncDpRankResolver",
     "AsyncRankHold",
     "Attributes",
     "BootstrapClient",
     "BootstrapError",
     "ClientConfig",
     "Deregistration",
+    "DpRankPublisher",
+    "DpRankResolver",
     "ErrorCode",
+    "ForkedError",
     "InvalidRequest",
     "LimitExceeded",
     "NoContact",
@@ -55,6 +64,7 @@ __all__ = [
     "ServiceFault",
     "Shape",
     "Topology",
+    "TopologyCache",
     "TopologyState",
     "TopologyWatch",
 ]

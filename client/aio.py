@@ -12,13 +12,17 @@ from weakref import WeakSet
 import grpc
 
 from bootstrap_grpc.client import calls
+from bootstrap_grpc.client.background import InLoop
 from bootstrap_grpc.client.backoff import LogBudget
 from bootstrap_grpc.client.channels import AsyncLease, lease_async
 from bootstrap_grpc.client.config import ClientConfig
 from bootstrap_grpc.client.errors import BootstrapError, from_rpc, typed
 from bootstrap_grpc.client.hold_aio import AsyncRankHold
 from bootstrap_grpc.client.holding import HoldLogic
+from bootstrap_grpc.client.local_answers import LocalAnswers
+from bootstrap_grpc.client.streams_aio import AsyncDpRankPublisher, AsyncDpRankResolver
 from bootstrap_grpc.client.target import parse_target
+from bootstrap_grpc.client.topology_cache import TopologyCache
 from bootstrap_grpc.client.watch import WatchLogic
 from bootstrap_grpc.client.watch_aio import watch
 from bootstrap_grpc.protos import bootstrap_pb2_grpc as rpc
@@ -53,6 +57,9 @@ class AsyncBootstrapClient:
         self._lease: AsyncLease | None = None
         self._stub: rpc.BootstrapServiceStub | None = None
         self._holds: WeakSet[AsyncRankHold] = WeakSet()
+        self._streams: WeakSet[AsyncDpRankResolver | AsyncDpRankPublisher | TopologyCache]
+        self._streams = WeakSet()
+        self._cache: TopologyCache | None = None
         self._log = LogBudget(time.monotonic)
         self._closed = False
 
@@ -130,8 +137,45 @@ class AsyncBootstrapClient:
             known.update(answered)
         return known
 
+    def resolver(self, *, local_answers: bool = False) -> AsyncDpRankResolver:
+        """As ``BootstrapClient.resolver``, in this loop, with awaitable answers."""
+        stub: Any = self._connected()
+        cache = self.topology_cache() if local_answers else None
+        resolver = AsyncDpRankResolver(
+            InLoop(),
+            lambda: stub.ResolveDpRanks,
+            self.target,
+            self._log,
+            None if cache is None else LocalAnswers(cache),
+        )
+        if cache is not None:
+            cache.on_change(lambda _topology: resolver.answer_pending_locally())
+        self._streams.add(resolver)
+        return resolver
+
+    def publisher(self) -> AsyncDpRankPublisher:
+        """As ``BootstrapClient.publisher``, in this loop, with an awaitable ``drain``."""
+        stub: Any = self._connected()
+        publisher = AsyncDpRankPublisher(
+            InLoop(), lambda: stub.PublishDpRanks, self.target, self._log
+        )
+        self._streams.add(publisher)
+        return publisher
+
+    def topology_cache(self) -> TopologyCache:
+        """As ``BootstrapClient.topology_cache``, in this loop; its ``wait`` would block it."""
+        if self._cache is None:
+            stub: Any = self._connected()
+            self._cache = TopologyCache(
+                InLoop(), lambda: stub.WatchTopology, self.target, self._log
+            )
+            self._streams.add(self._cache)
+        return self._cache
+
     async def close(self) -> None:
         """Close the holds (which deregisters their ranks), then the connection. Idempotent."""
+        for stream in tuple(self._streams):
+            stream.close()
         for hold in tuple(self._holds):
             await hold.close()
         self._closed = True

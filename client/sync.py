@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -14,13 +15,18 @@ from weakref import WeakSet
 import grpc
 
 from bootstrap_grpc.client import calls
+from bootstrap_grpc.client.background import background
 from bootstrap_grpc.client.backoff import LogBudget
-from bootstrap_grpc.client.channels import Lease, lease
+from bootstrap_grpc.client.channels import AsyncLease, Lease, lease, lease_async
 from bootstrap_grpc.client.config import ClientConfig
 from bootstrap_grpc.client.errors import BootstrapError, from_rpc, typed
 from bootstrap_grpc.client.hold import RankHold
 from bootstrap_grpc.client.holding import HoldLogic
+from bootstrap_grpc.client.local_answers import LocalAnswers
+from bootstrap_grpc.client.publisher import DpRankPublisher
+from bootstrap_grpc.client.resolver import DpRankResolver
 from bootstrap_grpc.client.target import parse_target
+from bootstrap_grpc.client.topology_cache import TopologyCache
 from bootstrap_grpc.client.watch import TopologyWatch, WatchLogic
 from bootstrap_grpc.protos import bootstrap_pb2_grpc as rpc
 from bootstrap_grpc.protos.model import (
@@ -35,6 +41,8 @@ from bootstrap_grpc.protos.model import (
 __all__ = ["BootstrapClient"]
 
 _T = TypeVar("_T")
+
+_Open = RankHold | TopologyWatch | DpRankResolver | DpRankPublisher | TopologyCache
 
 _LEAVE_TIMEOUT = 1.0  # seconds that closing a hold may wait for its deregistration
 
@@ -63,7 +71,9 @@ class BootstrapClient:
         self._lock = threading.Lock()
         self._lease: Lease | None = None
         self._stub: rpc.BootstrapServiceStub | None = None
-        self._open: WeakSet[RankHold | TopologyWatch] = WeakSet()
+        self._open: WeakSet[_Open] = WeakSet()
+        self._cache: TopologyCache | None = None
+        self._background_lease: AsyncLease | None = None
         self._pid = os.getpid()
         self._log = LogBudget(time.monotonic)
         self._closed = False
@@ -158,6 +168,51 @@ class BootstrapClient:
             known.update(answered)
         return known
 
+    # --- without waiting: in the background of this process -----------------------------
+
+    def resolver(self, *, local_answers: bool = False) -> DpRankResolver:
+        """Learn the DP rank of rooms from memory: ``submit`` them, ``poll`` for what is known.
+
+        With ``local_answers`` rooms are answered without a message where the topology says how:
+        0 where ``dp_size`` is 1, ``room % dp_size`` where it follows the room. Leave it off
+        where the engine may be told to ask in spite of that (SGLang's
+        ``SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK``).
+        """
+        cache = self.topology_cache() if local_answers else None
+        resolver = DpRankResolver(
+            background(),
+            lambda: self._background_stub().ResolveDpRanks,
+            self.target,
+            self._log,
+            None if cache is None else LocalAnswers(cache),
+        )
+        if cache is not None:
+            cache.on_change(lambda _topology: resolver.answer_pending_locally())
+        self._open.add(resolver)
+        return resolver
+
+    def publisher(self) -> DpRankPublisher:
+        """Tell which DP rank took a room, at once and for good: see ``DpRankPublisher``."""
+        publisher = DpRankPublisher(
+            background(), lambda: self._background_stub().PublishDpRanks, self.target, self._log
+        )
+        self._open.add(publisher)
+        return publisher
+
+    def topology_cache(self) -> TopologyCache:
+        """The topology from memory, kept fresh; one for this client, made at the first call."""
+        self._follow_fork()
+        with self._lock:
+            if self._cache is None:
+                self._cache = TopologyCache(
+                    background(),
+                    lambda: self._background_stub().WatchTopology,
+                    self.target,
+                    self._log,
+                )
+                self._open.add(self._cache)
+            return self._cache
+
     # --- lifetime ---------------------------------------------------------------------
 
     def close(self) -> None:
@@ -171,8 +226,12 @@ class BootstrapClient:
         with self._lock:
             self._closed = True
             held, self._lease, self._stub = self._lease, None, None
+            background_held, self._background_lease = self._background_lease, None
         if held is not None:
             held.close()
+        if background_held is not None:
+            loop = background().loop
+            asyncio.run_coroutine_threadsafe(background_held.close(), loop)
 
     def __enter__(self) -> BootstrapClient:
         return self
@@ -201,7 +260,14 @@ class BootstrapClient:
         if self._pid != os.getpid():
             self._pid, self._owner, self._lock = os.getpid(), uuid.uuid4().hex, threading.Lock()
             self._lease = self._stub = None
-            self._open = WeakSet()
+            self._open, self._cache, self._background_lease = WeakSet(), None, None
+
+    def _background_stub(self) -> Any:
+        """For the background's loop, in which this is called."""
+        if self._background_lease is None:
+            self._background_lease = lease_async(self._target.grpc_target, self._config)
+        channel: Any = self._background_lease.channel
+        return rpc.BootstrapServiceStub(channel)
 
     def _run(self, call: calls.Call[_T], timeout: float | None) -> _T:
         method: Any = getattr(self._connected(), call.method)

@@ -17,6 +17,7 @@ from bootstrap_grpc.protos.model import (
     Shape,
     Topology,
     TopologyState,
+    is_utf8,
 )
 from bootstrap_grpc.protos.status import error_code_from_proto
 
@@ -47,6 +48,8 @@ def _uint32(field: str, value: object) -> int:
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
         raise BootstrapError.invalid(field, value, "a string")
+    if not is_utf8(value):
+        raise BootstrapError.invalid(field, value, "text that UTF-8 can carry")
     return value
 
 

@@ -95,5 +95,8 @@ class BootstrapError(Exception):
 def abbreviated(value: object, most: int = 80) -> str:
     """``repr(value)``, cut to ``most`` characters: what a peer sent must not flood a log."""
     # A str or bytes is cut before repr: the peer may have sent megabytes.
-    text = repr(value[:most] if isinstance(value, str | bytes) else value)
+    try:
+        text = repr(value[:most] if isinstance(value, str | bytes) else value)
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits, a very deep list
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -6,6 +6,7 @@ into messages and back; the meaning of each field stands in ``bootstrap.proto``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -28,6 +29,7 @@ __all__ = [
     "Shape",
     "Topology",
     "TopologyState",
+    "is_utf8",
 ]
 
 MAX_ROOM = 2**64 - 1
@@ -97,13 +99,19 @@ class Shape:
         return (RankKey(*ranks) for ranks in product(*map(range, sizes)))
 
     def conflicts(self, other: Shape) -> tuple[tuple[str, object, object], ...]:
-        """Each field that differs, as (name, own value, other value); absent never differs."""
+        """Each field that differs, as (name, own value, other value); absent never differs.
+
+        A ``_json`` field differs where the JSON does: key order and spaces are no difference.
+        """
+        if self == other:
+            return ()
         return tuple(
             (name, mine, theirs)
             for name in _SHAPE_FIELDS
             if (mine := getattr(self, name)) is not None
             and (theirs := getattr(other, name)) is not None
             and mine != theirs
+            and not (name.endswith("_json") and _same_json(mine, theirs))
         )
 
     def merged(self, other: Shape) -> Shape:
@@ -119,6 +127,24 @@ class Shape:
 
 
 _SHAPE_FIELDS = tuple(f.name for f in fields(Shape))
+
+
+def _same_json(left: str, right: str) -> bool:
+    try:
+        # Through text again: in Python 1 == 1.0 == True, in JSON they are three values.
+        left, right = (json.dumps(json.loads(text), sort_keys=True) for text in (left, right))
+    except (ValueError, RecursionError):
+        return False
+    return left == right
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a message can carry ``text``: JSON can name half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ __all__ = [
     "ERROR_METADATA_KEY",
     "GRPC_STATUS",
     "HTTP_STATUS",
+    "INSTANCE_ID_METADATA_KEY",
+    "SERVER_ID_METADATA_KEY",
     "error_code_from_proto",
     "error_detail",
     "error_from_detail",
@@ -21,6 +23,12 @@ __all__ = [
 
 ERROR_METADATA_KEY = "bootstrap-error-bin"
 """Trailing metadata key of a serialised ``ErrorDetail``."""
+
+SERVER_ID_METADATA_KEY = "bootstrap-server-id"
+"""Initial metadata key of every stream: the service's ``server_id``."""
+
+INSTANCE_ID_METADATA_KEY = "bootstrap-instance-id"
+"""Initial metadata key of every stream: the ``instance_id``, percent-encoded; may be empty."""
 
 _MOST_DETAIL_FIELDS = 16  # trailing metadata is limited to 8 KiB
 

@@ -50,9 +50,7 @@ def check_rank_ip(rank_ip: str, peer: Peer) -> None:
             raise BootstrapError.invalid(
                 "rank_ip", rank_ip, f"{wanted}: an IP address or a host name"
             ) from None
-        loopback = canonical(text).split(".")[-1] == "localhost" or canonical(text).startswith(
-            "localhost."
-        )
+        loopback = _names_loopback(canonical(text))
     else:
         if address.is_unspecified or (address.version == 4 and str(address).startswith("0.")):
             raise BootstrapError.invalid("rank_ip", rank_ip, f"{wanted}, not a wildcard")
@@ -65,6 +63,16 @@ def check_rank_ip(rank_ip: str, peer: Peer) -> None:
             rank_ip,
             f"{wanted}: loopback may be registered only from this host, not from {peer.address}",
         )
+
+
+def _names_loopback(name: str) -> bool:
+    """RFC 6761's ``localhost``, and what /etc/hosts of Debian and Fedora call loopback."""
+    labels = name.split(".")
+    return (
+        labels[-1] == "localhost"
+        or labels[0] == "localhost"
+        or name in ("ip6-localhost", "ip6-loopback", "localhost4", "localhost6")
+    )
 
 
 def _bare(text: str) -> str:

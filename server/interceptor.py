@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 
 from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode
-from bootstrap_grpc.protos.status import ERROR_METADATA_KEY, GRPC_STATUS, error_detail
+from bootstrap_grpc.protos.status import (
+    ERROR_METADATA_KEY,
+    GRPC_STATUS,
+    INSTANCE_ID_METADATA_KEY,
+    SERVER_ID_METADATA_KEY,
+    error_detail,
+)
 
 __all__ = ["GuardInterceptor"]
 
@@ -30,7 +37,13 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
     its traceback here. A handler of a stream is closed before its call ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server_id: str, instance_id: str) -> None:
+        """The ids open every stream, as initial metadata: a client learns at once who answers."""
+        self._identity = (
+            (SERVER_ID_METADATA_KEY, server_id),
+            # Whatever an operator chose: a header carries visible ASCII only.
+            (INSTANCE_ID_METADATA_KEY, quote(instance_id)),
+        )
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
@@ -46,11 +59,13 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:  # no such method: grpc answers UNIMPLEMENTED
                 return None
-            guarded = self._guarded[method] = _guard(handler, method)
+            guarded = self._guarded[method] = _guard(handler, method, self._identity)
         return guarded
 
 
-def _guard(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
+def _guard(
+    handler: Any, method: str, identity: tuple[tuple[str, str], ...]
+) -> grpc.RpcMethodHandler[Any, Any]:
     inner = (
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     )
@@ -66,7 +81,11 @@ def _guard(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
         # Writing from here, not from the handler's generator, closes the generator before the
         # call ends: its `finally` never waits for the garbage collector.
         try:
-            _check_wellformed(request, method)
+            if handler.request_streaming:
+                request = _wellformed(request, method)
+            else:
+                _check_wellformed(request, method)
+            await context.send_initial_metadata(identity)
             responses = inner(request, context)
             try:
                 async for response in responses:
@@ -93,6 +112,12 @@ def _guard(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
 def _check_wellformed(request: Any, method: str) -> None:
     if isinstance(request, _Malformed):
         raise BootstrapError.invalid("request", "malformed", f"the message that {method} takes")
+
+
+async def _wellformed(requests: AsyncIterator[Any], method: str) -> AsyncIterator[Any]:
+    async for request in requests:
+        _check_wellformed(request, method)
+        yield request
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -43,6 +43,7 @@ class Rank:
     holds: set[Hold] = field(default_factory=set["Hold"])
     removed_at: float | None = None
     """End of the hold grace, on the registry's clock; ``None`` where no grace runs."""
+    _shown: tuple[Registration, Route] | None = None
 
     @property
     def key(self) -> RankKey:
@@ -66,14 +67,26 @@ class Rank:
         return f"[{ip}]:{port}" if ":" in ip and not ip.startswith("[") else f"{ip}:{port}"
 
     def route(self) -> Route:
-        return Route(
+        """Made once for each change: a topology of thousands of ranks asks them all."""
+        held = bool(self.holds)
+        if self._shown is not None:
+            registration, shown = self._shown
+            if (
+                registration is self.registration
+                and shown.generation == self.generation
+                and shown.held == held
+            ):
+                return shown
+        shown = Route(
             self.key,
             self.registration.rank_ip,
             self.registration.rank_port,
             self.generation,
-            bool(self.holds),
+            held,
             self.registration.attributes,
         )
+        self._shown = (self.registration, shown)
+        return shown
 
 
 @dataclass(slots=True, eq=False)

@@ -1,11 +1,14 @@
-"""The words of each refusal of the registration rules, and the list of ranks that were refused."""
+"""The words of each refusal of the registration rules, and the list of ranks that were refused.
+
+What peers sent is abbreviated: a status travels in trailing metadata, which gRPC limits to 8 KiB.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
 
-from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode, FieldError
+from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode, FieldError, abbreviated
 from bootstrap_grpc.protos.model import Deregistration, RankKey, RefusedRank, Registration
 from bootstrap_grpc.server.ranks import Rank
 
@@ -52,8 +55,9 @@ def instance_mismatch(registration: Registration, served: str) -> BootstrapError
     asked = registration.instance_id
     return BootstrapError(
         ErrorCode.INSTANCE_MISMATCH,
-        f"rank {registration.key} belongs to instance {asked!r}, this service to {served!r}",
-        (FieldError("instance_id", asked, served),),
+        f"rank {registration.key} belongs to instance {abbreviated(asked)}, this service to "
+        f"{abbreviated(served)}",
+        (FieldError("instance_id", _cut(asked), _cut(served)),),
     )
 
 
@@ -80,12 +84,16 @@ def shape_mismatch(
     registration: Registration, conflicts: tuple[tuple[str, object, object], ...]
 ) -> BootstrapError:
     differences = ", ".join(
-        f"{name} is {theirs!r} and not {ours!r}" for name, ours, theirs in conflicts
+        f"{name} is {abbreviated(theirs)} and not {abbreviated(ours)}"
+        for name, ours, theirs in conflicts
     )
     return BootstrapError(
         ErrorCode.SHAPE_MISMATCH,
         f"rank {registration.key} disagrees with the registered ranks: {differences}",
-        tuple(FieldError(f"shape.{name}", str(t), str(o)) for name, o, t in conflicts),
+        tuple(
+            FieldError(f"shape.{name}", _cut(theirs), _cut(ours))
+            for name, ours, theirs in conflicts
+        ),
     )
 
 
@@ -100,5 +108,10 @@ def not_owner(rank: Rank | None, deregistration: Deregistration) -> BootstrapErr
     return BootstrapError(ErrorCode.NOT_OWNER, text)
 
 
+def _cut(value: object, most: int = 80) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def _owner(owner: str) -> str:
-    return f"owner {owner}" if owner else "an unnamed owner (HTTP)"
+    return f"owner {_cut(owner)}" if owner else "an unnamed owner (HTTP)"

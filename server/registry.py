@@ -10,6 +10,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode
 from bootstrap_grpc.protos.model import (
@@ -33,6 +34,9 @@ __all__ = ["Hold", "Peer", "RankRegistry", "RegistryConfig"]
 MOST_MISSING = 64
 """Missing keys that a topology names."""
 
+_KEY_ORDER = attrgetter("dp_rank", "cp_rank", "tp_rank", "pp_rank")
+"""The order of ``RankKey``, five times as fast as its own comparison."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryConfig:
@@ -50,7 +54,7 @@ class RegistryConfig:
 
     def __post_init__(self) -> None:
         for name in ("hold_grace", "settle"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # NaN is neither
                 raise ValueError(f"{name} is {getattr(self, name)}, must be 0 or more seconds")
 
 
@@ -86,7 +90,7 @@ class RankRegistry:
         self._version = 0
         self._changed = False
         self._ending: list[tuple[Hold, BootstrapError]] = []
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscribers: dict[object, Callable[[], None]] = {}
         self._snapshot: Topology | None = None
 
     # --- what it is ------------------------------------------------------------------
@@ -139,10 +143,15 @@ class RankRegistry:
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call ``on_change`` after every change, from within the call that made it.
 
-        Returns the function that ends the subscription.
+        Returns the function that ends the subscription; calling it twice does no harm.
         """
-        self._subscribers.append(on_change)
-        return lambda: self._subscribers.remove(on_change)
+        token = object()
+        self._subscribers[token] = on_change
+
+        def unsubscribe() -> None:
+            self._subscribers.pop(token, None)
+
+        return unsubscribe
 
     # --- what changes it --------------------------------------------------------------
 
@@ -204,21 +213,15 @@ class RankRegistry:
         return min(deadlines, default=None)
 
     def advance(self) -> None:
-        """Apply what the clock has brought. Idempotent."""
+        """Apply what the clock has brought, in the order of its deadlines. Idempotent."""
         if not self._graces and len(self._ranks) == self._confirmed:
             return
         now = self._clock()
-        while self._graces and self._graces[0][0] <= now:
-            deadline, key = heapq.heappop(self._graces)
-            rank = self._ranks.get(key)
-            # The rank may have been held again, and left again, since this entry was made.
-            if rank is not None and rank.removed_at == deadline:
-                self._remove(rank)
-        if (
-            len(self._ranks) > self._confirmed
-            and now >= self._last_registration + self._config.settle
-        ):
-            self._settle()
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            if self._graces and self._graces[0][0] == deadline:
+                self._end_grace()
+            else:
+                self._settle()
         self._commit()
 
     # --- the rules --------------------------------------------------------------------
@@ -252,8 +255,8 @@ class RankRegistry:
         conflicts = () if self._shape is None else self._shape.conflicts(registration.shape)
         if conflicts:
             self._check_shape_may_go(registration, conflicts)
-            self._begin_generation()
             self._drop_all()
+            self._begin_generation()
         elif replaces and self._was_ready:
             self._begin_generation()
         return self._place(registration, identity)
@@ -301,8 +304,16 @@ class RankRegistry:
         self._changed = True
 
     def _drop_all(self) -> None:
-        """Rule 4: ranks of the old shape go, and their registrations are late from now on."""
+        """Rule 4: ranks of the old shape go, and their registrations are late from now on.
+
+        A hold that is open now is the newcomer's own (``_check_shape_may_go``): its old handle
+        must not register the old shape again.
+        """
+        reshaped = BootstrapError(
+            ErrorCode.HOLD_ENDED, "the same owner registered with another shape"
+        )
         for rank in self._ranks.values():
+            self._end_holds(rank, reshaped)
             self._supersede(rank)
         self._ranks.clear()
         self._removed.clear()
@@ -389,6 +400,13 @@ class RankRegistry:
         heapq.heappush(self._graces, (rank.removed_at, rank.key))
         self._changed = True
 
+    def _end_grace(self) -> None:
+        deadline, key = heapq.heappop(self._graces)
+        rank = self._ranks.get(key)
+        # The rank may have been held again, and left again, since this entry was made.
+        if rank is not None and rank.removed_at == deadline:
+            self._remove(rank)
+
     def _end_holds(self, rank: Rank, error: BootstrapError) -> None:
         for hold in rank.holds:
             hold.ended = True
@@ -406,7 +424,7 @@ class RankRegistry:
             ending, self._ending = self._ending, []
             for hold, error in ending:
                 hold.on_end(error)
-            for on_change in tuple(self._subscribers):
+            for on_change in tuple(self._subscribers.values()):
                 on_change()
 
     def _answer(self) -> Registered:
@@ -437,7 +455,7 @@ class RankRegistry:
             tuple(missing),
             expected - len(confirmed),
             shape,
-            tuple(confirmed[key].route() for key in sorted(confirmed)),
+            tuple(confirmed[key].route() for key in sorted(confirmed, key=_KEY_ORDER)),
             self._refusals.listed(),
             self.server_id,
             self.instance_id,

@@ -6,15 +6,16 @@ Plain synchronous Python: not thread-safe, all calls come from one event loop.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bootstrap_grpc.protos.errors import BootstrapError
 from bootstrap_grpc.protos.model import MAX_DP_RANK, MAX_MESSAGE_ROOMS, MAX_ROOM
 from bootstrap_grpc.server.validation import check_room_batch
 
-__all__ = ["RoomStats", "RoomTable"]
+__all__ = ["RoomStats", "RoomTable", "check_rooms"]
 
 _RANK_BITS = 16  # MAX_DP_RANK fits
 _EXPIRED_PER_STORE = 2  # more than one, so that a backlog shrinks while rooms arrive
@@ -45,12 +46,21 @@ class RoomTable:
     def __init__(
         self, clock: Callable[[], float], *, lifetime: float = 360.0, capacity: int = 2_000_000
     ) -> None:
-        """``clock`` must be monotonic, in seconds; a step of the wall clock expires nothing."""
+        """``clock`` must be monotonic, in seconds; a step of the wall clock expires nothing.
+
+        Raises ValueError for a lifetime or a capacity with which nothing could be held.
+        """
+        if not 0 < lifetime < math.inf:
+            raise ValueError(f"lifetime is {lifetime}, must be more than 0 seconds")
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity}, must be at least 1 room")
         self._clock = clock
         self._lifetime_ms = round(lifetime * 1000)
         self._capacity = capacity
         self._entries: OrderedDict[int, int] = OrderedDict()
         self.stats = RoomStats()
+        self.on_stored: Callable[[Iterable[int], Iterable[int]], None] | None = None
+        """Called with the rooms and ranks of every batch that was stored."""
 
     def __len__(self) -> int:
         """Rooms in memory; those past their lifetime count until they are dropped."""
@@ -65,11 +75,7 @@ class RoomTable:
             INVALID_FIELD for arrays of unequal length, a room outside 0 to 2^64-1 or a rank
             outside 0 to 65,535; LIMIT_EXCEEDED for more than 65,536 rooms. Nothing is stored.
         """
-        check_room_batch(len(rooms), len(dp_ranks))
-        _check_rooms(rooms)
-        for index, rank in enumerate(dp_ranks):
-            if not 0 <= rank <= MAX_DP_RANK:
-                raise BootstrapError.invalid(f"dp_ranks[{index}]", rank, f"from 0 to {MAX_DP_RANK}")
+        _check_batch(rooms, dp_ranks)
         now_ms = self._now_ms()
         deadline = (now_ms + self._lifetime_ms) << _RANK_BITS
         entries = self._entries
@@ -84,6 +90,18 @@ class RoomTable:
             entries[room] = deadline | rank
         self.stats.stored += len(rooms)
         self._expire(now_ms, _EXPIRED_PER_STORE * len(rooms))
+        if self.on_stored is not None:
+            self.on_stored(rooms, dp_ranks)
+
+    def register_unknown(self, rooms: Sequence[int], dp_ranks: Sequence[int]) -> None:
+        """Like ``register``, but rooms that are known keep their rank and their lifetime.
+
+        For what a publisher sends again: it must never overwrite a newer rank.
+        """
+        _check_batch(rooms, dp_ranks)
+        known = self.query(rooms)
+        unknown = {r: rank for r, rank in zip(rooms, dp_ranks, strict=True) if r not in known}
+        self.register(list(unknown), list(unknown.values()))
 
     def query(self, rooms: Sequence[int]) -> dict[int, int]:
         """The DP rank of each room that is known; unknown and expired rooms are left out.
@@ -93,7 +111,7 @@ class RoomTable:
         BootstrapError
             INVALID_FIELD for a room outside 0 to 2^64-1; LIMIT_EXCEEDED for more than 65,536.
         """
-        _check_rooms(rooms)
+        check_rooms(rooms)
         now_ms = self._now_ms()
         found: dict[int, int] = {}
         for room in rooms:
@@ -134,7 +152,16 @@ class RoomTable:
         return round(self._clock() * 1000)
 
 
-def _check_rooms(rooms: Sequence[int]) -> None:
+def _check_batch(rooms: Sequence[int], dp_ranks: Sequence[int]) -> None:
+    check_room_batch(len(rooms), len(dp_ranks))
+    check_rooms(rooms)
+    for index, rank in enumerate(dp_ranks):
+        if not 0 <= rank <= MAX_DP_RANK:
+            raise BootstrapError.invalid(f"dp_ranks[{index}]", rank, f"from 0 to {MAX_DP_RANK}")
+
+
+def check_rooms(rooms: Sequence[int]) -> None:
+    """Raise INVALID_FIELD or LIMIT_EXCEEDED for what no message may carry."""
     if len(rooms) > MAX_MESSAGE_ROOMS:
         raise BootstrapError.limit("rooms", len(rooms), MAX_MESSAGE_ROOMS)
     # min and max run in C; the loop that finds the culprit runs only when there is one.

@@ -21,6 +21,7 @@ from bootstrap_grpc.server.registry import RankRegistry, RegistryConfig
 from bootstrap_grpc.server.rooms import RoomTable
 from bootstrap_grpc.server.servicer import BootstrapServicer
 from bootstrap_grpc.server.timekeeper import Timekeeper
+from bootstrap_grpc.server.waiting import WaitingRooms
 
 __all__ = ["DEFAULT_GRPC_PORT", "BindError", "BootstrapService", "ServiceConfig"]
 
@@ -58,6 +59,8 @@ class ServiceConfig:
     """How long a room is known; longer than SGLang's 300 s bootstrap timeout."""
     max_rooms: int = 2_000_000
     """Rooms held at once; past it the oldest go first."""
+    max_waiting_rooms: int = 1_000_000
+    """Rooms that one ResolveDpRanks stream may wait for."""
     max_message_bytes: int = 16 * 1024 * 1024
     """Largest gRPC message, in either direction."""
 
@@ -69,7 +72,7 @@ class ServiceConfig:
         for name in ("drain_timeout", "hold_grace", "settle"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be 0 or more seconds")
-        for name in ("room_lifetime", "max_rooms", "max_message_bytes"):
+        for name in ("room_lifetime", "max_rooms", "max_waiting_rooms", "max_message_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
 
@@ -104,13 +107,14 @@ class BootstrapService:
         self.rooms = RoomTable(
             clock, lifetime=self.config.room_lifetime, capacity=self.config.max_rooms
         )
+        self.waiting = WaitingRooms(self.rooms, limit=self.config.max_waiting_rooms)
         self.port = 0
         """The gRPC port that was bound; 0 before ``start``."""
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         """Gets the fault of a background task: the service then says NOT_SERVING and should end."""
         self._health = Health(SERVICE_NAME)
         self._feed = TopologyFeed(self.registry)
-        self._servicer = BootstrapServicer(self.registry, self.rooms, self._feed)
+        self._servicer = BootstrapServicer(self.registry, self.rooms, self.waiting, self._feed)
         self._server: grpc.aio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drained: asyncio.Task[None] | None = None
@@ -118,7 +122,7 @@ class BootstrapService:
     async def start(self) -> None:
         """Bind and serve. Raises ``BindError``; a service that failed to start can be dropped."""
         server = grpc.aio.server(
-            interceptors=[GuardInterceptor()],
+            interceptors=[GuardInterceptor(self.server_id, self.config.instance_id)],
             options=server_options(self.config.max_message_bytes),
         )
         rpc.add_BootstrapServiceServicer_to_server(self._servicer, server)

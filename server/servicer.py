@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Generator
 from typing import Any, cast
 
 from bootstrap_grpc.protos import bootstrap_pb2 as pb
@@ -13,7 +14,9 @@ from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode
 from bootstrap_grpc.server.feed import TopologyFeed
 from bootstrap_grpc.server.peers import peer_from_grpc
 from bootstrap_grpc.server.registry import RankRegistry
+from bootstrap_grpc.server.room_streams import publish, resolve
 from bootstrap_grpc.server.rooms import RoomTable
+from bootstrap_grpc.server.waiting import WaitingRooms
 
 __all__ = ["BootstrapServicer"]
 
@@ -24,15 +27,22 @@ class BootstrapServicer(rpc.BootstrapServiceServicer):
     Handlers raise ``BootstrapError``; ``GuardInterceptor`` makes it a status.
     """
 
-    def __init__(self, registry: RankRegistry, rooms: RoomTable, feed: TopologyFeed) -> None:
+    def __init__(
+        self,
+        registry: RankRegistry,
+        rooms: RoomTable,
+        waiting: WaitingRooms,
+        feed: TopologyFeed,
+    ) -> None:
         self._registry = registry
         self._rooms = rooms
+        self._waiting = waiting
         self._feed = feed
         self._open: set[asyncio.Future[None]] = set()
         self._draining: BootstrapError | None = None
 
     def end_streams(self) -> None:
-        """End every hold and watch, and refuse new ones, with DRAINING."""
+        """End every hold, watch and room stream, and refuse new ones, with DRAINING."""
         self._draining = BootstrapError(ErrorCode.DRAINING, "the service shuts down")
         self._feed.close(self._draining)
         for ended in self._open:
@@ -50,21 +60,16 @@ class BootstrapServicer(rpc.BootstrapServiceServicer):
     async def HoldRank(
         self, request: pb.HoldRankRequest, context: Any
     ) -> AsyncIterator[pb.HoldRankResponse]:
-        if self._draining is not None:
-            raise self._draining
         registration = convert.registration_from_proto(request)
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        hold = self._registry.hold(
-            registration, peer_from_grpc(context.peer()), lambda error: _fail(ended, error)
-        )
-        self._open.add(ended)
-        try:
-            yield convert.registered_to_proto(hold.registered, pb.HoldRankResponse)
-            await ended
-        finally:
-            self._open.discard(ended)
-            ended.cancel()
-            self._registry.release(hold)
+        with self._stream() as ended:
+            hold = self._registry.hold(
+                registration, peer_from_grpc(context.peer()), lambda error: _fail(ended, error)
+            )
+            try:
+                yield convert.registered_to_proto(hold.registered, pb.HoldRankResponse)
+                await ended
+            finally:
+                self._registry.release(hold)
 
     async def DeregisterRank(
         self, request: pb.DeregisterRankRequest, context: Any
@@ -114,16 +119,38 @@ class BootstrapServicer(rpc.BootstrapServiceServicer):
     async def PublishDpRanks(
         self, request_iterator: AsyncIterator[pb.PublishDpRanksRequest], context: Any
     ) -> AsyncIterator[pb.PublishDpRanksResponse]:
-        del request_iterator, context
-        raise BootstrapError(ErrorCode.UNIMPLEMENTED, "PublishDpRanks: use RegisterDpRanks")
-        yield  # makes this a stream
+        del context
+        with self._stream() as ended:
+            async with contextlib.aclosing(
+                publish(request_iterator, self._rooms, ended)
+            ) as responses:
+                async for response in responses:
+                    yield response
 
     async def ResolveDpRanks(
         self, request_iterator: AsyncIterator[pb.ResolveDpRanksRequest], context: Any
     ) -> AsyncIterator[pb.ResolveDpRanksResponse]:
-        del request_iterator, context
-        raise BootstrapError(ErrorCode.UNIMPLEMENTED, "ResolveDpRanks: use QueryDpRanks")
-        yield  # makes this a stream
+        del context
+        with self._stream() as ended:
+            async with contextlib.aclosing(
+                resolve(request_iterator, self._waiting, ended)
+            ) as responses:
+                async for response in responses:
+                    yield response
+
+    @contextlib.contextmanager
+    def _stream(self) -> Generator[asyncio.Future[None], None, None]:
+        """What ends an open stream: nothing, or the drain with its error."""
+        if self._draining is not None:
+            raise self._draining
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open.add(ended)
+        try:
+            yield ended
+        finally:
+            self._open.discard(ended)
+            if not ended.cancel():
+                ended.exception()  # heard: the log need not mention it
 
 
 def _fail(future: asyncio.Future[None], error: BootstrapError) -> None:

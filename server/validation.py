@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 
 from bootstrap_grpc.protos.errors import BootstrapError
-from bootstrap_grpc.protos.model import MAX_RANKS, Attributes, RankKey, Registration, Shape
+from bootstrap_grpc.protos.model import MAX_RANKS, Attributes, RankKey, Registration, Shape, is_utf8
 from bootstrap_grpc.server.addresses import Peer, check_rank_ip
 
 __all__ = ["check_key", "check_registration", "check_room_batch"]
@@ -101,6 +101,8 @@ def _check_port(field: str, port: int) -> None:
 def _check_text(field: str, text: str, most: int) -> None:
     if len(text) > most:
         raise BootstrapError.invalid(field, text, f"at most {most} characters, it has {len(text)}")
+    if not is_utf8(text):
+        raise BootstrapError.invalid(field, text, "text that UTF-8 can carry")
 
 
 def _check_json(field: str, text: str) -> None:

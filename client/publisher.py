@@ -1,0 +1,140 @@
+"""``DpRankPublisher``: tells the service which DP rank took each room, without waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bootstrap_grpc.client.background import Host
+from bootstrap_grpc.client.backoff import LogBudget
+from bootstrap_grpc.client.errors import BootstrapError, typed
+from bootstrap_grpc.client.publishing import PublisherLogic
+from bootstrap_grpc.client.resolver import ForkedError
+from bootstrap_grpc.client.streams import publish_stream
+from bootstrap_grpc.protos.model import MAX_DP_RANK, MAX_ROOM
+
+__all__ = ["DpRankPublisher"]
+
+
+class DpRankPublisher:
+    """Publishes rooms in the background, in order, until the service has acknowledged them.
+
+    ``publish`` neither waits, does I/O nor raises for a bad network. The newest 200,000 rooms of
+    the last 360 s are kept, acknowledged or not, and sent again to a service that has started
+    anew: a crash of the service loses no room while this process lives. Made by
+    ``BootstrapClient.publisher``. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        open_stream: Callable[[], Callable[..., Any]],
+        target: str,
+        budget: LogBudget,
+    ) -> None:
+        """``open_stream`` gives the stub's method, called in the host's loop."""
+        self._host = host
+        self._open_stream = open_stream
+        self._target = target
+        self._budget = budget
+        self._pid = os.getpid()
+        self._closed = False
+        # The loop's side.
+        self._logic = PublisherLogic(time.monotonic)
+        self._flushing: list[Callable[[], None]] = []
+        self._wake: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Rooms given up because more than 200,000 came while the service was away."""
+        return self._logic.dropped
+
+    def publish(self, room: int, dp_rank: int) -> None:
+        """``room`` was taken by ``dp_rank``; a later call with another rank wins.
+
+        Raises
+        ------
+        InvalidRequest
+            ``room`` is no integer from 0 to 2^64-1, or ``dp_rank`` none from 0 to 65,535.
+        ForkedError
+            Called in a child of the process that made the publisher.
+        """
+        if type(room) is not int or not 0 <= room <= MAX_ROOM:
+            raise _invalid("room", room, MAX_ROOM)
+        if type(dp_rank) is not int or not 0 <= dp_rank <= MAX_DP_RANK:
+            raise _invalid("dp_rank", dp_rank, MAX_DP_RANK)
+        self._check_usable()
+        self._host.soon(lambda: self._publish(room, dp_rank))
+
+    def flush(self, timeout: float | None = 10.0) -> bool:
+        """Wait until all that was published is acknowledged; false where ``timeout`` s are over.
+
+        The one method that waits.
+        """
+        self._check_usable()
+        done = threading.Event()
+        self._host.soon(lambda: self._flush(done.set))
+        return done.wait(timeout)
+
+    def close(self) -> None:
+        """End the stream; what is not acknowledged is given up (``flush`` first). Never waits."""
+        if self._pid == os.getpid() and not self._closed:
+            self._closed = True
+            self._host.soon(self._close)
+
+    def __enter__(self) -> DpRankPublisher:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError("this publisher belongs to the parent process; make one in the child")
+        if self._closed:
+            raise ValueError(f"the publisher to {self._target} is closed")
+
+    # --- in the host's loop -----------------------------------------------------------
+
+    def _publish(self, room: int, dp_rank: int) -> None:
+        if self._closed:
+            return
+        self._logic.publish(room, dp_rank)
+        if self._task is None:
+            self._wake = asyncio.Event()
+            self._task = self._host.loop.create_task(
+                publish_stream(
+                    self._logic,
+                    self._wake,
+                    self._acknowledged,
+                    open_stream=self._open_stream(),
+                    target=self._target,
+                    budget=self._budget,
+                )
+            )
+        if self._wake is not None:
+            self._wake.set()
+
+    def _flush(self, done: Callable[[], None]) -> None:
+        """Have ``done`` called once everything is acknowledged."""
+        self._flushing.append(done)
+        self._acknowledged()
+
+    def _acknowledged(self) -> None:
+        if self._flushing and self._logic.is_settled:
+            flushing, self._flushing = self._flushing, []
+            for done in flushing:
+                done()
+
+    def _close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _invalid(name: str, value: object, most: int) -> BootstrapError:
+    return typed(BootstrapError.invalid(name, value, f"an integer from 0 to {most}"))
