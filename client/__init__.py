@@ -10,6 +10,7 @@ from bootstrap_grpc.client.config import ClientConfig
 from bootstrap_grpc.client.errors import (
     BootstrapError,
     ErrorCode,
+    ForkedError,
     InvalidRequest,
     LimitExceeded,
     NoContact,
@@ -20,7 +21,7 @@ from bootstrap_grpc.client.errors import (
 from bootstrap_grpc.client.hold import RankHold
 from bootstrap_grpc.client.hold_aio import AsyncRankHold
 from bootstrap_grpc.client.publisher import DpRankPublisher
-from bootstrap_grpc.client.resolver import DpRankResolver, ForkedError
+from bootstrap_grpc.client.resolver import DpRankResolver
 from bootstrap_grpc.client.streams_aio import AsyncDpRankPublisher, AsyncDpRankResolver
 from bootstrap_grpc.client.sync import BootstrapClient
 from bootstrap_grpc.client.topology_cache import TopologyCache

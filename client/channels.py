@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import grpc
 
 from bootstrap_grpc.client.config import ClientConfig, channel_options
+from bootstrap_grpc.client.errors import ForkedError
 
 __all__ = ["AsyncLease", "Lease", "lease", "lease_async"]
 
@@ -84,15 +85,27 @@ _AsyncChannels = dict[_Key, tuple[grpc.aio.Channel, int]]
 _pool = _Pool()
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncChannels] = WeakKeyDictionary()
 _abandoned: list[object] = []
+_aio_used = False
+_forked_from_aio = False
 
 
 def lease(target: str, config: ClientConfig) -> Lease:
-    """A share of this process's channel to ``target``. Thread-safe; connects lazily."""
+    """A share of this process's channel to ``target``. Thread-safe; connects lazily.
+
+    Raises ``ForkedError`` in a child that was forked while asyncio's gRPC was live.
+    """
+    _check_fork()
     return _pool.lease((target, channel_options(config)))
 
 
 def lease_async(target: str, config: ClientConfig) -> AsyncLease:
-    """A share of the running loop's channel to ``target``; connects lazily."""
+    """A share of the running loop's channel to ``target``; connects lazily.
+
+    Raises as ``lease``.
+    """
+    global _aio_used  # noqa: PLW0603 - a fact about the process
+    _check_fork()
+    _aio_used = True
     channels = _loops.setdefault(asyncio.get_running_loop(), {})
     key = (target, channel_options(config))
     channel, users = channels.get(key, (None, 0))
@@ -102,8 +115,18 @@ def lease_async(target: str, config: ClientConfig) -> AsyncLease:
     return AsyncLease(channels, key, channel)
 
 
+def _check_fork() -> None:
+    if _forked_from_aio:
+        raise ForkedError(
+            "this process was forked while gRPC streams of asyncio were live in its parent: start "
+            "it with multiprocessing's spawn, or fork before the first resolver, publisher or "
+            "asyncio client is made"
+        )
+
+
 def _after_fork_in_child() -> None:
-    global _pool, _loops  # noqa: PLW0603 - the child must not see its parent's channels
+    global _pool, _loops, _forked_from_aio  # noqa: PLW0603 - not the parent's channels here
+    _forked_from_aio = _aio_used
     # Their threads do not exist here: dropping the last reference would wait for them for ever.
     _abandoned.extend((_pool, _loops))
     _pool = _Pool()

@@ -14,6 +14,7 @@ __all__ = [
     "BootstrapError",
     "ErrorCode",
     "FieldError",
+    "ForkedError",
     "InvalidRequest",
     "LimitExceeded",
     "NoContact",
@@ -32,6 +33,15 @@ class NoContact(Exception):
         super().__init__(f"no contact with {target}: {reason}")
         self.target = target
         self.reason = reason
+
+
+class ForkedError(RuntimeError):
+    """gRPC was used in a forked child in which it cannot work: start the child with spawn.
+
+    Raised for an object that belongs to the parent process, and for every connection of a child
+    that was forked while streams of asyncio's gRPC were live in its parent: gRPC's fork handlers
+    are skipped then, and what it does in the child is undefined.
+    """
 
 
 class InvalidRequest(BootstrapError):

@@ -11,9 +11,8 @@ from typing import Any
 
 from bootstrap_grpc.client.background import Host
 from bootstrap_grpc.client.backoff import LogBudget
-from bootstrap_grpc.client.errors import BootstrapError, typed
+from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
 from bootstrap_grpc.client.publishing import PublisherLogic
-from bootstrap_grpc.client.resolver import ForkedError
 from bootstrap_grpc.client.streams import publish_stream
 from bootstrap_grpc.protos.model import MAX_DP_RANK, MAX_ROOM
 

@@ -12,16 +12,12 @@ from typing import Any
 
 from bootstrap_grpc.client.background import Host
 from bootstrap_grpc.client.backoff import LogBudget
-from bootstrap_grpc.client.errors import BootstrapError, typed
+from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
 from bootstrap_grpc.client.resolving import ResolverLogic
 from bootstrap_grpc.client.streams import resolve_stream
 from bootstrap_grpc.protos.model import MAX_ROOM
 
-__all__ = ["DpRankResolver", "ForkedError", "checked_rooms"]
-
-
-class ForkedError(RuntimeError):
-    """An object that owns streams was used in a forked child: make a new one there."""
+__all__ = ["DpRankResolver", "checked_rooms"]
 
 
 class DpRankResolver:

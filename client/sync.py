@@ -51,7 +51,8 @@ class BootstrapClient:
     """Talks to the bootstrap service of one prefill server, over one shared connection.
 
     Lazy: the first call connects. Thread-safe. Usable after a fork, where it connects anew; a
-    hold stays with the process that made it. Every method raises
+    hold stays with the process that made it. After a fork with
+    live resolvers or publishers the child gets ``ForkedError``. Every method raises
 
     * ``NoContact`` where the service does not answer,
     * a subclass of ``BootstrapError`` where it refuses: see ``bootstrap_grpc.client.errors``.
@@ -178,6 +179,7 @@ class BootstrapClient:
         where the engine may be told to ask in spite of that (SGLang's
         ``SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK``).
         """
+        self._connected()  # a clear error here, rather than silence from the background
         cache = self.topology_cache() if local_answers else None
         resolver = DpRankResolver(
             background(),
@@ -193,6 +195,7 @@ class BootstrapClient:
 
     def publisher(self) -> DpRankPublisher:
         """Tell which DP rank took a room, at once and for good: see ``DpRankPublisher``."""
+        self._connected()
         publisher = DpRankPublisher(
             background(), lambda: self._background_stub().PublishDpRanks, self.target, self._log
         )
@@ -201,7 +204,7 @@ class BootstrapClient:
 
     def topology_cache(self) -> TopologyCache:
         """The topology from memory, kept fresh; one for this client, made at the first call."""
-        self._follow_fork()
+        self._connected()
         with self._lock:
             if self._cache is None:
                 self._cache = TopologyCache(

@@ -37,9 +37,9 @@ class HttpConfig:
     linger: float = 2.0
     """Seconds without a byte from the peer for which a connection that was closed for writing
     waits for the peer's close."""
-    learned_for: float = 60.0
-    """Seconds for which a peer that does not reuse its connections has them closed for it: as
-    long as Linux keeps a TIME-WAIT."""
+    learned_for: float = 65.0
+    """Seconds for which a peer that does not reuse its connections has them closed for it: longer
+    than Linux keeps a TIME-WAIT, which is 60 s and up to half a second more."""
     max_peers: int = 4096
     """Peers whose habit of closing is remembered; the one seen longest ago goes first."""
 

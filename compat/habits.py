@@ -35,7 +35,7 @@ class Habits:
     """
 
     def __init__(
-        self, clock: Callable[[], float], *, learned_for: float = 60.0, max_peers: int = 4096
+        self, clock: Callable[[], float], *, learned_for: float = 65.0, max_peers: int = 4096
     ) -> None:
         """``clock`` is monotonic, in seconds."""
         self._clock = clock

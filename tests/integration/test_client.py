@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
@@ -182,29 +180,6 @@ def test_a_watch_with_a_timeout_ends(client: BootstrapClient) -> None:
 
 
 # --- forks -------------------------------------------------------------------------------------
-
-
-def _ask(address: str, answer: Connection) -> None:
-    with BootstrapClient(address) as client:
-        answer.send(client.get_topology(timeout=10).server_id)
-
-
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_multiprocessing(service: ServeProcess, method: str) -> None:
-    with BootstrapClient(service.grpc) as client:
-        own = client.get_topology().server_id
-        context = multiprocessing.get_context(method)
-        receiver, sender = context.Pipe(duplex=False)
-        child = context.Process(target=_ask, args=(service.grpc, sender))
-        child.start()
-        sender.close()
-        assert receiver.poll(30), "the child must answer, not hang"
-        assert receiver.recv() == own
-        child.join(20)
-        assert child.exitcode == 0
-        receiver.close()
-        assert client.get_topology().server_id == own
 
 
 _FORK = """

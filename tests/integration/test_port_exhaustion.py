@@ -14,6 +14,8 @@ import pytest
 
 pytestmark = [pytest.mark.netns, pytest.mark.sglang, pytest.mark.timeout(400)]
 
+PORTS = 40
+PROCESSES = 2
 _BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "port_exhaustion.py"
 
 
@@ -24,8 +26,8 @@ def rows() -> list[dict[str, Any]]:
         pytest.skip("network namespaces need root and the ip command")
     done = subprocess.run(
         [
-            *(sys.executable, str(_BENCHMARK), "--json", "--ports", "60"),
-            *("--processes", "3", "--queries", "60", "--grpc-queries", "400"),
+            *(sys.executable, str(_BENCHMARK), "--json", "--ports", str(PORTS)),
+            *("--processes", str(PROCESSES), "--queries", "60", "--grpc-queries", "400"),
         ],
         capture_output=True,
         text=True,
@@ -50,14 +52,14 @@ def test_sglang_runs_out_of_ports_on_its_own_server(rows: list[dict[str, Any]]) 
 
     assert row["errno_99"] > 0
     assert row["failures"] >= row["errno_99"]
-    assert row["time_wait"] == 60  # all there are
+    assert row["time_wait"] == PORTS  # all there are
 
 
 def test_newest_sglang_pools_its_queries_only(rows: list[dict[str, Any]]) -> None:
     (pooled,) = select(rows, "0.5.23, pooled", "SGLang")
     (rest,) = select(rows, "0.5.23, its unpooled calls", "SGLang")
 
-    assert (pooled["failures"], pooled["established"]) == (0, 3)
+    assert (pooled["failures"], pooled["established"]) == (0, PROCESSES)
     assert rest["errno_99"] > 0
 
 
@@ -81,6 +83,6 @@ def test_unmodified_sglang_does_not_on_this_service(
 def test_grpc_clients_use_one_connection_each(rows: list[dict[str, Any]]) -> None:
     (row,) = select(rows, "bootstrap-grpc", "bootstrap-grpc")
 
-    assert row["queries"] == 3 * 400
+    assert row["queries"] == PROCESSES * 400
     assert (row["failures"], row["errno_99"], row["time_wait"]) == (0, 0, 0)
-    assert row["established"] == 3
+    assert row["established"] == PROCESSES

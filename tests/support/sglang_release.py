@@ -41,7 +41,7 @@ _REASONS = (
         re.compile(r"NewConnectionError|Temporary failure in name|ConnectTimeout|ReadTimeout"),
     ),
     (
-        "no wheel for this Python",
+        "no wheel for this Python, or no such release",
         re.compile(r"Requires-Python|No matching distribution|not a supported wheel"),
     ),
     ("pip is not installed in this environment", re.compile(r"No module named '?pip")),
@@ -104,6 +104,7 @@ def _install(version: str, target: Path) -> None:
         )
         if done.returncode:
             raise ReleaseUnavailableError(_explain(version, done.stderr))
+        staging.chmod(0o755)  # mkdtemp makes it private
         staging.rename(target)
     except subprocess.TimeoutExpired:
         raise ReleaseUnavailableError(
