@@ -68,5 +68,5 @@ $(VENV)/dev.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py |
 .venvs/sglang-env/ready.stamp: DEPENDENCIES = $(SGLANG_ENV)
 .venvs/%/ready.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py
 	$(PYTHON) -m venv .venvs/$*
-	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' $(DEPENDENCIES)
+	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' buf-bin $(DEPENDENCIES)
 	@touch $@

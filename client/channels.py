@@ -17,7 +17,7 @@ import grpc
 from bootstrap_grpc.client.config import ClientConfig, channel_options
 from bootstrap_grpc.client.errors import ForkedError
 
-__all__ = ["AsyncLease", "Lease", "lease", "lease_async"]
+__all__ = ["AsyncLease", "Lease", "close_all_async", "forget_async_use", "lease", "lease_async"]
 
 _Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -63,24 +63,41 @@ class _Pool:
 class AsyncLease:
     """A share of an asyncio channel. Belongs to one event loop."""
 
-    def __init__(self, channels: _AsyncChannels, key: _Key, channel: grpc.aio.Channel) -> None:
-        self._channels: _AsyncChannels | None = channels
+    def __init__(self, channels: _AsyncChannels, key: _Key) -> None:
+        self._channels = channels
         self._key = key
-        self.channel = channel
+        self._epoch = channels.epoch
+        self._given_back = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the share was given back, or the channel was closed before a fork."""
+        return self._given_back or self._epoch != self._channels.epoch
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """Not kept here: gRPC ends its threads with the last reference to its channels."""
+        return self._channels.shares[self._key][0]
 
     async def close(self) -> None:
         """Give the share back. Idempotent."""
-        channels, self._channels = self._channels, None
-        if channels is None:
+        if self.is_closed:
             return
-        channel, users = channels.pop(self._key)
+        self._given_back = True
+        channel, users = self._channels.shares.pop(self._key)
         if users > 1:
-            channels[self._key] = channel, users - 1
+            self._channels.shares[self._key] = channel, users - 1
         else:
             await channel.close(None)
 
 
-_AsyncChannels = dict[_Key, tuple[grpc.aio.Channel, int]]
+class _AsyncChannels:
+    """The channels of one event loop."""
+
+    def __init__(self) -> None:
+        self.shares: dict[_Key, tuple[grpc.aio.Channel, int]] = {}
+        self.epoch = 0
+
 
 _pool = _Pool()
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncChannels] = WeakKeyDictionary()
@@ -106,13 +123,30 @@ def lease_async(target: str, config: ClientConfig) -> AsyncLease:
     global _aio_used  # noqa: PLW0603 - a fact about the process
     _check_fork()
     _aio_used = True
-    channels = _loops.setdefault(asyncio.get_running_loop(), {})
+    channels = _loops.setdefault(asyncio.get_running_loop(), _AsyncChannels())
     key = (target, channel_options(config))
-    channel, users = channels.get(key, (None, 0))
+    channel, users = channels.shares.get(key, (None, 0))
     if channel is None:
         channel = grpc.aio.insecure_channel(target, options=key[1])
-    channels[key] = channel, users + 1
-    return AsyncLease(channels, key, channel)
+    channels.shares[key] = channel, users + 1
+    return AsyncLease(channels, key)
+
+
+async def close_all_async() -> None:
+    """Close the running loop's channels, however many share them."""
+    channels = _loops.get(asyncio.get_running_loop())
+    if channels is None:
+        return
+    channels.epoch += 1
+    while channels.shares:
+        _, (channel, _users) = channels.shares.popitem()
+        await channel.close(None)
+
+
+def forget_async_use() -> None:
+    """Nothing of asyncio's gRPC is left: a child that is forked now may use gRPC."""
+    global _aio_used  # noqa: PLW0603 - a fact about the process
+    _aio_used = False
 
 
 def _check_fork() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bootstrap_grpc.client.background import Host
+from bootstrap_grpc.client.background import Host, Kept
 from bootstrap_grpc.client.backoff import LogBudget
 from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
 from bootstrap_grpc.client.publishing import PublisherLogic
@@ -46,7 +46,7 @@ class DpRankPublisher:
         self._logic = PublisherLogic(time.monotonic)
         self._flushing: list[Callable[[], None]] = []
         self._wake: asyncio.Event | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._stream: Kept | None = None
 
     @property
     def dropped(self) -> int:
@@ -104,20 +104,22 @@ class DpRankPublisher:
         if self._closed:
             return
         self._logic.publish(room, dp_rank)
-        if self._task is None:
+        if self._stream is None:
             self._wake = asyncio.Event()
-            self._task = self._host.loop.create_task(
-                publish_stream(
-                    self._logic,
-                    self._wake,
-                    self._acknowledged,
-                    open_stream=self._open_stream(),
-                    target=self._target,
-                    budget=self._budget,
-                )
-            )
+            self._stream = self._host.keep(self._run)
         if self._wake is not None:
             self._wake.set()
+
+    async def _run(self) -> None:
+        if self._wake is not None:
+            await publish_stream(
+                self._logic,
+                self._wake,
+                self._acknowledged,
+                open_stream=self._open_stream(),
+                target=self._target,
+                budget=self._budget,
+            )
 
     def _flush(self, done: Callable[[], None]) -> None:
         """Have ``done`` called once everything is acknowledged."""
@@ -131,8 +133,8 @@ class DpRankPublisher:
                 done()
 
     def _close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
 
 
 def _invalid(name: str, value: object, most: int) -> BootstrapError:

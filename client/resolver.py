@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bootstrap_grpc.client.background import Host
+from bootstrap_grpc.client.background import Host, Kept
 from bootstrap_grpc.client.backoff import LogBudget
 from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
 from bootstrap_grpc.client.resolving import ResolverLogic
@@ -50,7 +50,7 @@ class DpRankResolver:
         # The loop's side.
         self._logic = ResolverLogic()
         self._wake: asyncio.Event | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._stream: Kept | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -88,12 +88,11 @@ class DpRankResolver:
                 answers = self._answers.popleft()
             except IndexError:  # another thread was faster
                 break
-            # A room that was discarded meanwhile is not given out.
-            known.update(
-                (room, dp_rank)
-                for room, dp_rank in answers.items()
-                if self._live.pop(room, None) is not None
-            )
+            for room, dp_rank in answers.items():
+                # A room that was discarded meanwhile is not given out. A plain loop: a generator
+                # for each batch costs more than all the rest.
+                if self._live.pop(room, None) is not None:
+                    known[room] = dp_rank
         return known
 
     def expired(self) -> list[int]:
@@ -147,19 +146,21 @@ class DpRankResolver:
             return
         self._logic.submit(rooms, deadline)
         self._schedule_expiry()
-        if self._task is None:
+        if self._stream is None:
             self._wake = asyncio.Event()
-            self._task = self._host.loop.create_task(
-                resolve_stream(
-                    self._logic,
-                    self._wake,
-                    self._deliver,
-                    open_stream=self._open_stream(),
-                    target=self._target,
-                    budget=self._budget,
-                )
-            )
+            self._stream = self._host.keep(self._run)
         self._told()
+
+    async def _run(self) -> None:
+        if self._wake is not None:
+            await resolve_stream(
+                self._logic,
+                self._wake,
+                self._deliver,
+                open_stream=self._open_stream(),
+                target=self._target,
+                budget=self._budget,
+            )
 
     def answer_pending_locally(self) -> None:
         """The topology became known: answer what was submitted before it was."""
@@ -194,8 +195,8 @@ class DpRankResolver:
         self._schedule_expiry()
 
     def _close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
         if self._timer is not None:
             self._timer.cancel()
 

@@ -51,8 +51,8 @@ class BootstrapClient:
     """Talks to the bootstrap service of one prefill server, over one shared connection.
 
     Lazy: the first call connects. Thread-safe. Usable after a fork, where it connects anew; a
-    hold stays with the process that made it. After a fork with
-    live resolvers or publishers the child gets ``ForkedError``. Every method raises
+    hold stays with the process that made it. A fork pauses this
+    process's resolvers, publishers and caches for some milliseconds. Every method raises
 
     * ``NoContact`` where the service does not answer,
     * a subclass of ``BootstrapError`` where it refuses: see ``bootstrap_grpc.client.errors``.
@@ -267,7 +267,7 @@ class BootstrapClient:
 
     def _background_stub(self) -> Any:
         """For the background's loop, in which this is called."""
-        if self._background_lease is None:
+        if self._background_lease is None or self._background_lease.is_closed:
             self._background_lease = lease_async(self._target.grpc_target, self._config)
         channel: Any = self._background_lease.channel
         return rpc.BootstrapServiceStub(channel)

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from bootstrap_grpc.client.background import Host
+from bootstrap_grpc.client.background import Host, Kept
 from bootstrap_grpc.client.backoff import LogBudget
 from bootstrap_grpc.client.errors import BootstrapError, NoContact, from_rpc
 from bootstrap_grpc.client.watch import WatchLogic
@@ -55,7 +55,7 @@ class TopologyCache:
         self._on_change: list[OnChange] = []
         self._on_restart: list[OnRestart] = []
         self._on_lost: list[OnLost] = []
-        self._task: asyncio.Task[None] | None = None
+        self._stream: Kept | None = None
         host.soon(self._start)
 
     def current(self) -> Topology | None:
@@ -116,12 +116,12 @@ class TopologyCache:
     # --- in the host's loop -----------------------------------------------------------
 
     def _start(self) -> None:
-        self._task = self._host.loop.create_task(self._watch())
+        self._stream = self._host.keep(self._watch)
 
     def _close(self) -> None:
         self._live = False
-        if self._task is not None:
-            self._task.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
 
     async def _watch(self) -> None:
         logic = WatchLogic(None, clock=time.monotonic, log=self._budget)
@@ -138,6 +138,8 @@ class TopologyCache:
                 error = from_rpc(rpc_error, self._target)
             finally:
                 call.cancel()
+                if self._live:  # as of now; whoever is told of a loss is told below
+                    self._confirmed_at = time.monotonic()
             if isinstance(error, BootstrapError):  # an older service: nothing else is to be had
                 error = NoContact(self._target, str(error))
             self._lose(error)
@@ -155,7 +157,7 @@ class TopologyCache:
 
     def _lose(self, error: NoContact) -> None:
         if self._live:
-            self._live, self._confirmed_at = False, time.monotonic()
+            self._live = False
             for on_lost in self._on_lost:
                 _guarded(on_lost, error)
 

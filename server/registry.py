@@ -314,6 +314,7 @@ class RankRegistry:
         )
         for rank in self._ranks.values():
             self._end_holds(rank, reshaped)
+        for rank in (*self._removed.values(), *self._ranks.values()):
             self._supersede(rank)
         self._ranks.clear()
         self._removed.clear()

@@ -17,7 +17,14 @@ from bootstrap_grpc.server.validation import check_room_batch
 
 __all__ = ["RoomStats", "RoomTable", "check_rooms"]
 
+_SHARDS = 61
+"""Tables that the rooms are spread over: a dict that doubles copies itself at once, which for a
+million rooms holds up the event loop for a quarter of a second. A prime, because a room may carry
+a rank in its low bits."""
+
 _RANK_BITS = 16  # MAX_DP_RANK fits
+_SERIAL_BITS = 16  # tells rooms of one millisecond apart
+_LOW_BITS = _SERIAL_BITS + _RANK_BITS
 _EXPIRED_PER_STORE = 2  # more than one, so that a backlog shrinks while rooms arrive
 
 
@@ -38,9 +45,9 @@ class RoomStats:
 class RoomTable:
     """Room to DP rank, for ``lifetime`` seconds after it was last registered.
 
-    An entry costs one dict entry and one small int: the deadline in milliseconds and the rank
-    share it. The table is kept in the order of deadlines, so expiry takes from its front and
-    never looks at a room that stays.
+    An entry costs one dict entry and one int: the deadline in milliseconds, a serial number and
+    the rank share it. Each shard is kept in the order of deadlines, so expiry takes from its
+    front and never looks at a room that stays.
     """
 
     def __init__(
@@ -57,14 +64,16 @@ class RoomTable:
         self._clock = clock
         self._lifetime_ms = round(lifetime * 1000)
         self._capacity = capacity
-        self._entries: OrderedDict[int, int] = OrderedDict()
+        self._shards: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(_SHARDS)]
+        self._held = 0
+        self._serial = 0
         self.stats = RoomStats()
         self.on_stored: Callable[[Iterable[int], Iterable[int]], None] | None = None
         """Called with the rooms and ranks of every batch that was stored."""
 
     def __len__(self) -> int:
         """Rooms in memory; those past their lifetime count until they are dropped."""
-        return len(self._entries)
+        return self._held
 
     def register(self, rooms: Sequence[int], dp_ranks: Sequence[int]) -> None:
         """Store that ``rooms[i]`` was taken by ``dp_ranks[i]``; the last writer wins.
@@ -77,19 +86,22 @@ class RoomTable:
         """
         _check_batch(rooms, dp_ranks)
         now_ms = self._now_ms()
-        deadline = (now_ms + self._lifetime_ms) << _RANK_BITS
-        entries = self._entries
+        deadline = (now_ms + self._lifetime_ms) << _LOW_BITS
         for room, rank in zip(rooms, dp_ranks, strict=True):
-            known = entries.get(room)
+            shard = self._shards[room % _SHARDS]
+            known = shard.get(room)
             if known is not None:
-                entries.move_to_end(room)
-                if known & MAX_DP_RANK != rank and known >> _RANK_BITS > now_ms:
+                shard.move_to_end(room)
+                if known & MAX_DP_RANK != rank and known >> _LOW_BITS > now_ms:
                     self.stats.conflicts += 1
-            elif len(entries) >= self._capacity:
-                self._drop_oldest(now_ms)
-            entries[room] = deadline | rank
+            else:
+                self._expire(shard, now_ms, _EXPIRED_PER_STORE)
+                if self._held >= self._capacity:
+                    self._drop_oldest(now_ms)
+                self._held += 1
+            self._serial = (self._serial + 1) % (1 << _SERIAL_BITS)
+            shard[room] = deadline | self._serial << _RANK_BITS | rank
         self.stats.stored += len(rooms)
-        self._expire(now_ms, _EXPIRED_PER_STORE * len(rooms))
         if self.on_stored is not None:
             self.on_stored(rooms, dp_ranks)
 
@@ -113,10 +125,11 @@ class RoomTable:
         """
         check_rooms(rooms)
         now_ms = self._now_ms()
+        shards = self._shards
         found: dict[int, int] = {}
         for room in rooms:
-            entry = self._entries.get(room)
-            if entry is not None and entry >> _RANK_BITS > now_ms:
+            entry = shards[room % _SHARDS].get(room)
+            if entry is not None and entry >> _LOW_BITS > now_ms:
                 found[room] = entry & MAX_DP_RANK
         return found
 
@@ -127,29 +140,35 @@ class RoomTable:
         hold up the event loop.
         """
         now_ms = self._now_ms()
-        return self._expire(now_ms, most) and self._front_is_expired(now_ms)
+        for shard in self._shards:
+            most -= self._expire(shard, now_ms, most)
+        return any(_front(shard) >> _LOW_BITS <= now_ms for shard in self._shards if shard)
 
-    def _expire(self, now_ms: int, most: int) -> bool:
-        for _ in range(most):
-            if not self._front_is_expired(now_ms):
-                return False
-            self._entries.popitem(last=False)
-            self.stats.expired += 1
-        return True
-
-    def _front_is_expired(self, now_ms: int) -> bool:
-        front = next(iter(self._entries.values()), None)
-        return front is not None and front >> _RANK_BITS <= now_ms
+    def _expire(self, shard: OrderedDict[int, int], now_ms: int, most: int) -> int:
+        """Drop at most ``most`` rooms past their lifetime from one shard; how many it were."""
+        dropped = 0
+        while dropped < most and shard and _front(shard) >> _LOW_BITS <= now_ms:
+            shard.popitem(last=False)
+            dropped += 1
+        self._held -= dropped
+        self.stats.expired += dropped
+        return dropped
 
     def _drop_oldest(self, now_ms: int) -> None:
-        _, entry = self._entries.popitem(last=False)
-        if entry >> _RANK_BITS > now_ms:
+        shard = min((shard for shard in self._shards if shard), key=_front)
+        _, entry = shard.popitem(last=False)
+        self._held -= 1
+        if entry >> _LOW_BITS > now_ms:
             self.stats.evicted += 1
         else:
             self.stats.expired += 1
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
+
+
+def _front(shard: OrderedDict[int, int]) -> int:
+    return next(iter(shard.values()))
 
 
 def _check_batch(rooms: Sequence[int], dp_ranks: Sequence[int]) -> None:

@@ -11,8 +11,8 @@ from bootstrap_grpc.server.rooms import RoomTable
 
 __all__ = ["Timekeeper"]
 
-PORTION = 1_000
-"""Rooms dropped before other work gets its turn: well under a millisecond."""
+PORTION = 500
+"""Rooms dropped before other work gets its turn: about half a millisecond."""
 
 IDLE = 1.0
 """Seconds between looks at the rooms, which announce no deadline."""

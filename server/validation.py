@@ -20,6 +20,9 @@ MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTE_TEXT = 16_384
 """Longest JSON text of one engine key or of a layout, in characters."""
 
+MAX_JSON_BRACKETS = 256
+"""Most arrays and objects in such a text: a bound of its depth, for readers that recurse."""
+
 _SIZE_OF = {
     "dp_rank": "dp_size",
     "cp_rank": "attn_cp_size",
@@ -106,7 +109,17 @@ def _check_text(field: str, text: str, most: int) -> None:
 
 
 def _check_json(field: str, text: str) -> None:
+    depth = text.count("[") + text.count("{")  # no less than the real one, and costs nothing
     try:
-        json.loads(text)
+        if depth <= MAX_JSON_BRACKETS:
+            json.loads(text, parse_constant=_refuse_constant)
+            return
     except (ValueError, RecursionError):
-        raise BootstrapError.invalid(field, text, "a JSON text") from None
+        pass
+    raise BootstrapError.invalid(
+        field, text, f"a JSON text (RFC 8259) of at most {MAX_JSON_BRACKETS} arrays and objects"
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -456,36 +456,32 @@ def _resolve_in_child(address: str, answer: Connection) -> None:
         answer.send(known == {os.getpid(): 3})
 
 
-def test_a_spawned_child_resolves_and_publishes_for_itself(tmp_path: Path) -> None:
-    with serving(tmp_path) as service, BootstrapClient(service.grpc) as client:
-        resolver = client.resolver()
-        resolver.submit([1])
-        client.register_dp_ranks({1: 0})
-        collect(resolver, 1)
-        assert in_child("spawn", service.grpc) is True
-        resolver.submit([2])
-        client.register_dp_ranks({2: 1})
-        assert collect(resolver, 1) == {2: 1}, "the parent goes on"
-
-
-# In a process of its own: what it forks must have made no stream of asyncio's before.
-_FORK_FIRST = """
-import multiprocessing, sys
+# In a process of its own: what it forks should have no other test's streams.
+_MULTIPROCESSING = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from test_room_streams import collect, in_child
 from bootstrap_grpc.client import BootstrapClient
-sys.path.insert(0, sys.argv[2])
-from test_room_streams import in_child
-client = BootstrapClient(sys.argv[1])
-client.get_topology()  # the blocking client may have been used
-print(in_child("fork", sys.argv[1]))
-client.close()
+if __name__ == "__main__":
+    with BootstrapClient(sys.argv[1]) as client:
+        resolver, publisher = client.resolver(), client.publisher()
+        resolver.submit([1]); publisher.publish(1, 0); collect(resolver, 1)
+        for _ in range(5):
+            print(in_child(sys.argv[2], sys.argv[1]))
+        resolver.submit([2]); publisher.publish(2, 1)
+        print(collect(resolver, 1) == {2: 1})
 """
 
 
-def test_a_forked_child_resolves_and_publishes_for_itself_before_the_parent_does(
-    tmp_path: Path,
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_children_resolve_and_publish_for_themselves_beside_the_parents_streams(
+    tmp_path: Path, method: str
 ) -> None:
+    program = tmp_path / "program.py"  # spawn runs it again
+    program.write_text(_MULTIPROCESSING)
     with serving(tmp_path) as service:
-        assert forking(_FORK_FIRST, service.grpc, str(Path(__file__).parent)) == "True"
+        said = forking(str(program), service.grpc, method, str(Path(__file__).parent))
+        assert said.split() == ["True"] * 6
 
 
 def in_child(method: str, address: str) -> object:
@@ -503,12 +499,12 @@ def in_child(method: str, address: str) -> object:
     return answer
 
 
-def forking(code: str, *arguments: str) -> str:
+def forking(*command: str) -> str:
     """What a program that forks prints."""
     environment = {**child_environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
     environment.pop("PYTHONWARNINGS")  # the interpreter warns of forks with threads, rightly
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, *command],
         env=environment,
         capture_output=True,
         text=True,
@@ -519,45 +515,47 @@ def forking(code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-_FORK_LATER = """
-import os, signal, sys
+_FORK = """
+import os, signal, sys, time
 from bootstrap_grpc.client import BootstrapClient, ForkedError
 client = BootstrapClient(sys.argv[1])
-resolver, publisher = client.resolver(), client.publisher()
-resolver.submit([1]); publisher.publish(1, 1); assert publisher.flush(20)
-child = os.fork()
-if child == 0:
-    signal.alarm(20)
-    calls = [
-        lambda: resolver.submit([2]),
-        lambda: publisher.publish(2, 2),
-        lambda: client.get_topology(),
-        lambda: client.resolver(),
-        lambda: BootstrapClient(sys.argv[1]).publisher(),
-    ]
-    try:
-        for call in calls:
-            try:
-                call()
-            except ForkedError:
-                continue
-            os._exit(2)
-        resolver.poll(); resolver.close(); publisher.close(); client.close()
-        os._exit(0)
-    except BaseException as error:
-        print("child:", repr(error), file=sys.stderr, flush=True)
-        os._exit(1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-publisher.publish(3, 3); assert publisher.flush(20)
+resolver, publisher, cache = client.resolver(), client.publisher(), client.topology_cache()
+resolver.submit([1]); publisher.publish(1, 1); assert publisher.flush(20); cache.wait(20)
+
+def in_child():
+    for call in (lambda: resolver.submit([2]), lambda: publisher.publish(2, 2)):
+        try:
+            call()
+        except ForkedError:
+            continue
+        raise AssertionError("the parent's streams are not the child's")
+    resolver.poll(); resolver.close(); publisher.close()
+    with client.publisher() as own:  # of the same client, which connects anew
+        own.publish(4, 4); assert own.flush(20)
+    assert client.query_dp_ranks([4]) == {4: 4}
+    client.close()
+
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a hang ends the child, and the test
+        try:
+            in_child()
+            os._exit(0)
+        except BaseException as error:
+            print("child:", repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    publisher.publish(3, 3); assert publisher.flush(20)
+while cache.age():
+    time.sleep(0.001)
 client.close()
 """
 
 
-def test_a_child_forked_from_live_streams_is_told_so_and_the_parent_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_a_fork_pauses_the_streams_and_both_sides_go_on(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
-        assert forking(_FORK_LATER, service.grpc) == "0"
+        assert forking("-c", _FORK, service.grpc).split() == ["0"] * 10
 
 
 # --- asyncio --------------------------------------------------------------------------------------
