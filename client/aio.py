@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import grpc
@@ -14,8 +14,8 @@ import grpc
 from bootstrap_grpc.client import calls
 from bootstrap_grpc.client.background import InLoop
 from bootstrap_grpc.client.backoff import LogBudget
-from bootstrap_grpc.client.channels import AsyncLease, lease_async
 from bootstrap_grpc.client.config import ClientConfig
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, from_rpc, typed
 from bootstrap_grpc.client.hold_aio import AsyncRankHold
 from bootstrap_grpc.client.holding import HoldLogic
@@ -25,7 +25,6 @@ from bootstrap_grpc.client.target import parse_target
 from bootstrap_grpc.client.topology_cache import TopologyCache
 from bootstrap_grpc.client.watch import WatchLogic
 from bootstrap_grpc.client.watch_aio import watch
-from bootstrap_grpc.protos import bootstrap_pb2_grpc as rpc
 from bootstrap_grpc.protos.model import (
     Deregistration,
     RankKey,
@@ -54,8 +53,7 @@ class AsyncBootstrapClient:
         self._target = parse_target(target)
         self._config = config or ClientConfig()
         self._owner = uuid.uuid4().hex
-        self._lease: AsyncLease | None = None
-        self._stub: rpc.BootstrapServiceStub | None = None
+        self._connection: Connection | None = None
         self._holds: WeakSet[AsyncRankHold] = WeakSet()
         self._streams: WeakSet[AsyncDpRankResolver | AsyncDpRankPublisher | TopologyCache]
         self._streams = WeakSet()
@@ -100,7 +98,7 @@ class AsyncBootstrapClient:
         async def leave(deregistration: Deregistration) -> None:
             await self.deregister_rank(deregistration, timeout=_LEAVE_TIMEOUT)
 
-        hold = AsyncRankHold(logic, self._connected().HoldRank, leave, self.target)
+        hold = AsyncRankHold(logic, self._connected().stub().HoldRank, leave, self.target)
         self._holds.add(hold)
         return hold
 
@@ -118,7 +116,7 @@ class AsyncBootstrapClient:
         Close the generator (``aclose``, or ``contextlib.aclosing``) where the loop is left early.
         """
         logic = WatchLogic(timeout, clock=time.monotonic, log=self._log)
-        return watch(logic, self._connected().WatchTopology, self.target)
+        return watch(logic, self._connected().stub().WatchTopology, self.target)
 
     async def register_dp_ranks(
         self, dp_ranks: Mapping[int, int], *, timeout: float | None = None
@@ -139,14 +137,9 @@ class AsyncBootstrapClient:
 
     def resolver(self, *, local_answers: bool = False) -> AsyncDpRankResolver:
         """As ``BootstrapClient.resolver``, in this loop, with awaitable answers."""
-        stub: Any = self._connected()
         cache = self.topology_cache() if local_answers else None
         resolver = AsyncDpRankResolver(
-            InLoop(),
-            lambda: stub.ResolveDpRanks,
-            self.target,
-            self._log,
-            None if cache is None else LocalAnswers(cache),
+            self._connected(), None if cache is None else LocalAnswers(cache)
         )
         if cache is not None:
             cache.on_change(lambda _topology: resolver.answer_pending_locally())
@@ -155,20 +148,14 @@ class AsyncBootstrapClient:
 
     def publisher(self) -> AsyncDpRankPublisher:
         """As ``BootstrapClient.publisher``, in this loop, with an awaitable ``drain``."""
-        stub: Any = self._connected()
-        publisher = AsyncDpRankPublisher(
-            InLoop(), lambda: stub.PublishDpRanks, self.target, self._log
-        )
+        publisher = AsyncDpRankPublisher(self._connected())
         self._streams.add(publisher)
         return publisher
 
     def topology_cache(self) -> TopologyCache:
         """As ``BootstrapClient.topology_cache``, in this loop; its ``wait`` would block it."""
         if self._cache is None:
-            stub: Any = self._connected()
-            self._cache = TopologyCache(
-                InLoop(), lambda: stub.WatchTopology, self.target, self._log
-            )
+            self._cache = TopologyCache(self._connected())
             self._streams.add(self._cache)
         return self._cache
 
@@ -179,9 +166,9 @@ class AsyncBootstrapClient:
         for hold in tuple(self._holds):
             await hold.close()
         self._closed = True
-        held, self._lease, self._stub = self._lease, None, None
-        if held is not None:
-            await held.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     async def __aenter__(self) -> AsyncBootstrapClient:
         return self
@@ -192,17 +179,15 @@ class AsyncBootstrapClient:
     def _owned(self, registration: Registration) -> Registration:
         return registration if registration.owner else replace(registration, owner=self._owner)
 
-    def _connected(self) -> rpc.BootstrapServiceStub:
-        if self._stub is None:
+    def _connected(self) -> Connection:
+        if self._connection is None:
             if self._closed:
                 raise ValueError(f"the client of {self.target} is closed")
-            self._lease = lease_async(self._target.grpc_target, self._config)
-            # One class serves both stacks; its type names only the blocking one.
-            self._stub = rpc.BootstrapServiceStub(cast("Any", self._lease.channel))
-        return self._stub
+            self._connection = Connection(InLoop(), self._target, self._config, self._log)
+        return self._connection
 
     async def _run(self, call: calls.Call[_T], timeout: float | None) -> _T:
-        method: Any = getattr(self._connected(), call.method)
+        method: Any = getattr(self._connected().stub(), call.method)
         try:
             response = await method(
                 call.request,

@@ -23,52 +23,74 @@ from typing import Any, Protocol
 
 from bootstrap_grpc.client.channels import close_all_async, forget_async_use
 
-__all__ = ["Background", "Host", "InLoop", "Kept", "background"]
+__all__ = ["Background", "Host", "InLoop", "Stream", "background"]
 
 Run = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Kept(Protocol):
-    """A stream's task that the host keeps running."""
+class Stream:
+    """A coroutine that is kept running in a loop until it is cancelled."""
 
-    def cancel(self) -> object: ...
+    def __init__(self, run: Run, on_cancel: Callable[[Stream], None] | None = None) -> None:
+        self._run = run
+        self._on_cancel = on_cancel
+        self._task: asyncio.Task[None] | None = None
+        self.is_over = False
+        """Whether it was cancelled: it will not run again."""
+
+    def start(self) -> None:
+        """Run it, unless it runs or is over. Called in its loop."""
+        if self._task is None and not self.is_over:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End it for now. Called in its loop."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """End it for good. Called in its loop."""
+        self.is_over = True
+        if self._on_cancel is not None:
+            self._on_cancel(self)
+        if self._task is not None:
+            self._task.cancel()
 
 
 class Host(Protocol):
     """An event loop that streams live in, and a way to leave word there."""
 
-    loop: asyncio.AbstractEventLoop
-
     def soon(self, call: Callable[[], object]) -> None:
         """Have ``call`` called in the loop. Never blocks."""
 
-    def keep(self, run: Run) -> Kept:
-        """Run ``run()`` as a task until it is cancelled. Called in the loop."""
+    def keep(self, run: Run) -> Stream:
+        """Run ``run()`` until it is cancelled. Called in the loop."""
         ...
 
 
 class InLoop:
     """The host of a caller that runs in the loop itself: word is taken at once."""
 
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-
     def soon(self, call: Callable[[], object]) -> None:
         call()
 
-    def keep(self, run: Run) -> Kept:
-        return self.loop.create_task(run())
+    def keep(self, run: Run) -> Stream:
+        stream = Stream(run)
+        stream.start()
+        return stream
 
 
 class Background:
     """An event loop in a daemon thread, for as long as the process lives. Thread-safe."""
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._rung = False
         self._calls: deque[Callable[[], object]] = deque()
-        self._kept: set[_Stream] = set()
+        self._kept: set[Stream] = set()
         self._paused = False
         threads = {"bootstrap-streams": self._run_loop, "bootstrap-bell": self._run_bell}
         self._threads = [
@@ -84,12 +106,12 @@ class Background:
             self._rung = True
             self._bell.put(None)
 
-    def keep(self, run: Run) -> Kept:
-        """Run ``run()`` as a task until it is cancelled, anew after each pause."""
-        stream = _Stream(run, self._kept.discard)
+    def keep(self, run: Run) -> Stream:
+        """Run ``run()`` until it is cancelled, anew after each pause."""
+        stream = Stream(run, self._kept.discard)
         self._kept.add(stream)
         if not self._paused:
-            stream.start(self.loop)
+            stream.start()
         return stream
 
     def pause(self, timeout: float) -> bool:
@@ -125,7 +147,7 @@ class Background:
     def _resume(self) -> None:
         self._paused = False
         for stream in self._kept:
-            stream.start(self.loop)
+            stream.start()
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -142,30 +164,6 @@ class Background:
     def _answer(self) -> None:
         while self._calls:
             self._calls.popleft()()
-
-
-class _Stream:
-    """One ``run`` of the background's, through pauses."""
-
-    def __init__(self, run: Run, on_cancel: Callable[[_Stream], None]) -> None:
-        self._run = run
-        self._on_cancel = on_cancel
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._task is None:
-            self._task = loop.create_task(self._run())
-
-    async def stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    def cancel(self) -> None:
-        self._on_cancel(self)
-        if self._task is not None:
-            self._task.cancel()
 
 
 def _grpc_polls() -> bool:

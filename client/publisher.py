@@ -7,10 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from bootstrap_grpc.client.background import Host, Kept
-from bootstrap_grpc.client.backoff import LogBudget
+from bootstrap_grpc.client.background import Stream
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
 from bootstrap_grpc.client.publishing import PublisherLogic
 from bootstrap_grpc.client.streams import publish_stream
@@ -28,25 +27,15 @@ class DpRankPublisher:
     ``BootstrapClient.publisher``. Thread-safe.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        open_stream: Callable[[], Callable[..., Any]],
-        target: str,
-        budget: LogBudget,
-    ) -> None:
-        """``open_stream`` gives the stub's method, called in the host's loop."""
-        self._host = host
-        self._open_stream = open_stream
-        self._target = target
-        self._budget = budget
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._pid = os.getpid()
         self._closed = False
         # The loop's side.
         self._logic = PublisherLogic(time.monotonic)
         self._flushing: list[Callable[[], None]] = []
         self._wake: asyncio.Event | None = None
-        self._stream: Kept | None = None
+        self._stream: Stream | None = None
 
     @property
     def dropped(self) -> int:
@@ -68,7 +57,7 @@ class DpRankPublisher:
         if type(dp_rank) is not int or not 0 <= dp_rank <= MAX_DP_RANK:
             raise _invalid("dp_rank", dp_rank, MAX_DP_RANK)
         self._check_usable()
-        self._host.soon(lambda: self._publish(room, dp_rank))
+        self._connection.host.soon(lambda: self._publish(room, dp_rank))
 
     def flush(self, timeout: float | None = 10.0) -> bool:
         """Wait until all that was published is acknowledged; false where ``timeout`` s are over.
@@ -77,14 +66,14 @@ class DpRankPublisher:
         """
         self._check_usable()
         done = threading.Event()
-        self._host.soon(lambda: self._flush(done.set))
+        self._connection.host.soon(lambda: self._flush(done.set))
         return done.wait(timeout)
 
     def close(self) -> None:
         """End the stream; what is not acknowledged is given up (``flush`` first). Never waits."""
         if self._pid == os.getpid() and not self._closed:
             self._closed = True
-            self._host.soon(self._close)
+            self._connection.host.soon(self._close)
 
     def __enter__(self) -> DpRankPublisher:
         return self
@@ -96,7 +85,7 @@ class DpRankPublisher:
         if self._pid != os.getpid():
             raise ForkedError("this publisher belongs to the parent process; make one in the child")
         if self._closed:
-            raise ValueError(f"the publisher to {self._target} is closed")
+            raise ValueError(f"the publisher to {self._connection.target} is closed")
 
     # --- in the host's loop -----------------------------------------------------------
 
@@ -106,20 +95,13 @@ class DpRankPublisher:
         self._logic.publish(room, dp_rank)
         if self._stream is None:
             self._wake = asyncio.Event()
-            self._stream = self._host.keep(self._run)
+            self._stream = self._connection.keep(self._run)
         if self._wake is not None:
             self._wake.set()
 
     async def _run(self) -> None:
         if self._wake is not None:
-            await publish_stream(
-                self._logic,
-                self._wake,
-                self._acknowledged,
-                open_stream=self._open_stream(),
-                target=self._target,
-                budget=self._budget,
-            )
+            await publish_stream(self._logic, self._wake, self._acknowledged, self._connection)
 
     def _flush(self, done: Callable[[], None]) -> None:
         """Have ``done`` called once everything is acknowledged."""

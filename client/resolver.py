@@ -8,10 +8,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from bootstrap_grpc.client.background import Host, Kept
-from bootstrap_grpc.client.backoff import LogBudget
+from bootstrap_grpc.client.background import Stream
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
 from bootstrap_grpc.client.resolving import ResolverLogic
 from bootstrap_grpc.client.streams import resolve_stream
@@ -30,17 +29,10 @@ class DpRankResolver:
 
     def __init__(
         self,
-        host: Host,
-        open_stream: Callable[[], Callable[..., Any]],
-        target: str,
-        budget: LogBudget,
+        connection: Connection,
         answer_locally: Callable[[Iterable[int]], dict[int, int]] | None = None,
     ) -> None:
-        """``open_stream`` gives the stub's method, called in the host's loop."""
-        self._host = host
-        self._open_stream = open_stream
-        self._target = target
-        self._budget = budget
+        self._connection = connection
         self._answer_locally = answer_locally
         self._pid = os.getpid()
         # The caller's side: what was submitted and not yet given out, with its deadline.
@@ -50,7 +42,7 @@ class DpRankResolver:
         # The loop's side.
         self._logic = ResolverLogic()
         self._wake: asyncio.Event | None = None
-        self._stream: Kept | None = None
+        self._stream: Stream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -78,7 +70,7 @@ class DpRankResolver:
             self._deliver(answers)
             rooms = [room for room in rooms if room not in answers]
         if rooms:
-            self._host.soon(lambda: self._submit(rooms, deadline))
+            self._connection.host.soon(lambda: self._submit(rooms, deadline))
 
     def poll(self) -> dict[int, int]:
         """What became known since the last poll, room to DP rank. Each room is given out once."""
@@ -92,7 +84,7 @@ class DpRankResolver:
                 # A room that was discarded meanwhile is not given out. A plain loop: a generator
                 # for each batch costs more than all the rest.
                 if self._live.pop(room, None) is not None:
-                    known[room] = dp_rank
+                    known[room] = dp_rank  # noqa: PERF403 - see above
         return known
 
     def expired(self) -> list[int]:
@@ -116,13 +108,13 @@ class DpRankResolver:
         self._check_usable()
         gone = [room for room in rooms if self._live.pop(room, None) is not None]
         if gone:
-            self._host.soon(lambda: self._discard(gone))
+            self._connection.host.soon(lambda: self._discard(gone))
 
     def close(self) -> None:
         """End the stream. Idempotent, never waits."""
         if self._pid == os.getpid() and not self._closed:
             self._closed = True
-            self._host.soon(self._close)
+            self._connection.host.soon(self._close)
 
     def __enter__(self) -> DpRankResolver:
         return self
@@ -134,7 +126,7 @@ class DpRankResolver:
         if self._pid != os.getpid():
             raise ForkedError("this resolver belongs to the parent process; make one in the child")
         if self._closed:
-            raise ValueError(f"the resolver of {self._target} is closed")
+            raise ValueError(f"the resolver of {self._connection.target} is closed")
 
     def _deliver(self, answers: dict[int, int]) -> None:
         self._answers.append(answers)
@@ -148,19 +140,12 @@ class DpRankResolver:
         self._schedule_expiry()
         if self._stream is None:
             self._wake = asyncio.Event()
-            self._stream = self._host.keep(self._run)
+            self._stream = self._connection.keep(self._run)
         self._told()
 
     async def _run(self) -> None:
         if self._wake is not None:
-            await resolve_stream(
-                self._logic,
-                self._wake,
-                self._deliver,
-                open_stream=self._open_stream(),
-                target=self._target,
-                budget=self._budget,
-            )
+            await resolve_stream(self._logic, self._wake, self._deliver, self._connection)
 
     def answer_pending_locally(self) -> None:
         """The topology became known: answer what was submitted before it was."""
@@ -185,7 +170,7 @@ class DpRankResolver:
         if self._timer is not None:
             self._timer.cancel()
         # asyncio's clock is time.monotonic.
-        self._timer = self._host.loop.call_at(deadline, self._expire)
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._timer = None

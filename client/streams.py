@@ -13,8 +13,9 @@ from typing import Any
 
 import grpc
 
-from bootstrap_grpc.client.backoff import Backoff, LogBudget
+from bootstrap_grpc.client.backoff import Backoff
 from bootstrap_grpc.client.config import STREAM_DEADLINE
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, NoContact, from_rpc
 from bootstrap_grpc.client.publishing import PublisherLogic
 from bootstrap_grpc.client.resolving import ResolverLogic
@@ -34,10 +35,7 @@ async def resolve_stream(
     logic: ResolverLogic,
     wake: asyncio.Event,
     deliver: Deliver,
-    *,
-    open_stream: Callable[..., Any],
-    target: str,
-    budget: LogBudget,
+    connection: Connection,
 ) -> None:
     """Ask for what ``logic`` has pending and ``deliver`` the answers, until cancelled.
 
@@ -52,17 +50,14 @@ async def resolve_stream(
                     deliver(answers)
                 wake.set()
 
-    await _keep_open(converse, open_stream, target, budget, "resolver")
+    await _keep_open(converse, connection, "ResolveDpRanks")
 
 
 async def publish_stream(
     logic: PublisherLogic,
     wake: asyncio.Event,
     on_acknowledged: Callable[[], None],
-    *,
-    open_stream: Callable[..., Any],
-    target: str,
-    budget: LogBudget,
+    connection: Connection,
 ) -> None:
     """Send what ``logic`` has to say until cancelled; ``on_acknowledged`` after each answer."""
 
@@ -73,21 +68,21 @@ async def publish_stream(
                 logic.on_acknowledged(answer.sequence)
                 on_acknowledged()
 
-    await _keep_open(converse, open_stream, target, budget, "publisher")
+    await _keep_open(converse, connection, "PublishDpRanks")
 
 
 async def _keep_open(
     converse: Callable[[Any, str], Awaitable[None]],
-    open_stream: Callable[..., Any],
-    target: str,
-    budget: LogBudget,
-    what: str,
+    connection: Connection,
+    method: str,
 ) -> None:
     """Open a stream, ``converse`` over it until it breaks, wait a moment, and again."""
     backoff = Backoff()
     clock = asyncio.get_running_loop().time
+    target = str(connection.target)
     while True:
         opened_at = clock()
+        open_stream = getattr(connection.stub(), method)
         call = open_stream(timeout=STREAM_DEADLINE, wait_for_ready=True)
         error: BootstrapError | NoContact
         try:
@@ -102,7 +97,7 @@ async def _keep_open(
             call.cancel()
         if clock() - opened_at >= _LASTED:
             backoff.reset()
-        budget.warn(_log, f"{what}: {error}; trying again")
+        connection.budget.warn(_log, f"{method}: {error}; trying again")
         await asyncio.sleep(backoff.next_delay())
 
 

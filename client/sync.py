@@ -17,8 +17,9 @@ import grpc
 from bootstrap_grpc.client import calls
 from bootstrap_grpc.client.background import background
 from bootstrap_grpc.client.backoff import LogBudget
-from bootstrap_grpc.client.channels import AsyncLease, Lease, lease, lease_async
+from bootstrap_grpc.client.channels import Lease, lease
 from bootstrap_grpc.client.config import ClientConfig
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, from_rpc, typed
 from bootstrap_grpc.client.hold import RankHold
 from bootstrap_grpc.client.holding import HoldLogic
@@ -74,7 +75,7 @@ class BootstrapClient:
         self._stub: rpc.BootstrapServiceStub | None = None
         self._open: WeakSet[_Open] = WeakSet()
         self._cache: TopologyCache | None = None
-        self._background_lease: AsyncLease | None = None
+        self._connection: Connection | None = None
         self._pid = os.getpid()
         self._log = LogBudget(time.monotonic)
         self._closed = False
@@ -179,15 +180,8 @@ class BootstrapClient:
         where the engine may be told to ask in spite of that (SGLang's
         ``SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK``).
         """
-        self._connected()  # a clear error here, rather than silence from the background
         cache = self.topology_cache() if local_answers else None
-        resolver = DpRankResolver(
-            background(),
-            lambda: self._background_stub().ResolveDpRanks,
-            self.target,
-            self._log,
-            None if cache is None else LocalAnswers(cache),
-        )
+        resolver = DpRankResolver(self._streams(), None if cache is None else LocalAnswers(cache))
         if cache is not None:
             cache.on_change(lambda _topology: resolver.answer_pending_locally())
         self._open.add(resolver)
@@ -195,26 +189,23 @@ class BootstrapClient:
 
     def publisher(self) -> DpRankPublisher:
         """Tell which DP rank took a room, at once and for good: see ``DpRankPublisher``."""
-        self._connected()
-        publisher = DpRankPublisher(
-            background(), lambda: self._background_stub().PublishDpRanks, self.target, self._log
-        )
+        publisher = DpRankPublisher(self._streams())
         self._open.add(publisher)
         return publisher
 
     def topology_cache(self) -> TopologyCache:
         """The topology from memory, kept fresh; one for this client, made at the first call."""
-        self._connected()
+        connection = self._streams()
         with self._lock:
             if self._cache is None:
-                self._cache = TopologyCache(
-                    background(),
-                    lambda: self._background_stub().WatchTopology,
-                    self.target,
-                    self._log,
-                )
+                self._cache = TopologyCache(connection)
                 self._open.add(self._cache)
             return self._cache
+
+    @property
+    def connection(self) -> Connection:
+        """What this client's streams go over."""
+        return self._streams()
 
     # --- lifetime ---------------------------------------------------------------------
 
@@ -229,12 +220,11 @@ class BootstrapClient:
         with self._lock:
             self._closed = True
             held, self._lease, self._stub = self._lease, None, None
-            background_held, self._background_lease = self._background_lease, None
+            connection, self._connection = self._connection, None
         if held is not None:
             held.close()
-        if background_held is not None:
-            loop = background().loop
-            asyncio.run_coroutine_threadsafe(background_held.close(), loop)
+        if connection is not None:
+            asyncio.run_coroutine_threadsafe(connection.close(), background().loop)
 
     def __enter__(self) -> BootstrapClient:
         return self
@@ -263,14 +253,14 @@ class BootstrapClient:
         if self._pid != os.getpid():
             self._pid, self._owner, self._lock = os.getpid(), uuid.uuid4().hex, threading.Lock()
             self._lease = self._stub = None
-            self._open, self._cache, self._background_lease = WeakSet(), None, None
+            self._open, self._cache, self._connection = WeakSet(), None, None
 
-    def _background_stub(self) -> Any:
-        """For the background's loop, in which this is called."""
-        if self._background_lease is None or self._background_lease.is_closed:
-            self._background_lease = lease_async(self._target.grpc_target, self._config)
-        channel: Any = self._background_lease.channel
-        return rpc.BootstrapServiceStub(channel)
+    def _streams(self) -> Connection:
+        self._connected()  # a closed client or a fork is an error here, not silence later
+        with self._lock:
+            if self._connection is None:
+                self._connection = Connection(background(), self._target, self._config, self._log)
+            return self._connection
 
     def _run(self, call: calls.Call[_T], timeout: float | None) -> _T:
         method: Any = getattr(self._connected(), call.method)

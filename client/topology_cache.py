@@ -8,12 +8,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 
-from bootstrap_grpc.client.background import Host, Kept
-from bootstrap_grpc.client.backoff import LogBudget
+from bootstrap_grpc.client.background import Stream
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, NoContact, from_rpc
 from bootstrap_grpc.client.watch import WatchLogic
 from bootstrap_grpc.protos import bootstrap_pb2 as pb
@@ -35,18 +34,9 @@ class TopologyCache:
     raise is logged.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        open_stream: Callable[[], Callable[..., Any]],
-        target: str,
-        budget: LogBudget,
-    ) -> None:
-        """``open_stream`` gives the stub's method, called in the host's loop."""
-        self._host = host
-        self._open_stream = open_stream
-        self._target = target
-        self._budget = budget
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._target = str(connection.target)
         self._pid = os.getpid()
         self._current: Topology | None = None
         self._confirmed_at: float | None = None
@@ -55,8 +45,8 @@ class TopologyCache:
         self._on_change: list[OnChange] = []
         self._on_restart: list[OnRestart] = []
         self._on_lost: list[OnLost] = []
-        self._stream: Kept | None = None
-        host.soon(self._start)
+        self._stream: Stream | None = None
+        connection.host.soon(self._start)
 
     def current(self) -> Topology | None:
         """The newest state that the service sent; ``None`` before the first. See ``age``."""
@@ -105,7 +95,7 @@ class TopologyCache:
     def close(self) -> None:
         """End the watch. Idempotent, never waits."""
         if self._pid == os.getpid():
-            self._host.soon(self._close)
+            self._connection.host.soon(self._close)
 
     def __enter__(self) -> TopologyCache:
         return self
@@ -116,7 +106,7 @@ class TopologyCache:
     # --- in the host's loop -----------------------------------------------------------
 
     def _start(self) -> None:
-        self._stream = self._host.keep(self._watch)
+        self._stream = self._connection.keep(self._watch)
 
     def _close(self) -> None:
         self._live = False
@@ -124,10 +114,9 @@ class TopologyCache:
             self._stream.cancel()
 
     async def _watch(self) -> None:
-        logic = WatchLogic(None, clock=time.monotonic, log=self._budget)
-        open_stream = self._open_stream()
+        logic = WatchLogic(None, clock=time.monotonic, log=self._connection.budget)
         while True:
-            call = open_stream(
+            call = self._connection.stub().WatchTopology(
                 pb.WatchTopologyRequest(), timeout=logic.time_left(), wait_for_ready=True
             )
             error: BootstrapError | NoContact = NoContact(self._target, "the stream ended")

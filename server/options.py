@@ -15,7 +15,7 @@ def server_options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 10_000),
         # Without it a frozen peer whose kernel still answers is noticed after 60 s only.
         ("grpc.http2.ping_timeout_ms", 10_000),
-        # Clients ping every 20 s whether or not a call is open. The defaults would answer with
+        # Clients ping every 10 s whether or not a call is open. The defaults would answer with
         # GOAWAY too_many_pings.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),

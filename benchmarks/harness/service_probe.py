@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -104,6 +105,8 @@ async def serve(config: ServiceConfig) -> None:
     service = BootstrapService(config)
     probe = Probe(service)
     await service.start()
+    gc.collect()  # these two as ``bootstrap-grpc serve`` does
+    gc.freeze()
     print(json.dumps({"ready": True, "port": service.port, "rpcs": RPCS}), flush=True)
     loop = asyncio.get_running_loop()
     try:

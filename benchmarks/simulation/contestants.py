@@ -62,8 +62,8 @@ class Contestant:
 
 
 CONTESTANTS = (
-    Contestant("unpooled", f"HTTP unpooled (SGLang {UNPOOLED})", UNPOOLED),
-    Contestant("pooled", f"HTTP pooled (SGLang {NEWEST})", NEWEST),
+    Contestant("unpooled", f"SGLang {UNPOOLED}, unpooled", UNPOOLED),
+    Contestant("pooled", f"SGLang {NEWEST}, pooled", NEWEST),
     Contestant("grpc", "bootstrap-grpc"),
 )
 """In the order of the table."""

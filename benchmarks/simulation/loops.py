@@ -11,6 +11,7 @@ it), the collective operations among the ranks of a server.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections import deque
@@ -71,11 +72,10 @@ class Mail:
     def receive(self) -> list[int]:
         """Return the rooms that came; never waits."""
         rooms: list[int] = []
-        while True:
-            try:
+        with contextlib.suppress(zmq.Again):
+            while True:
                 rooms.append(_ROOM.unpack(self._inbox.recv(zmq.NOBLOCK))[0])
-            except zmq.Again:
-                return rooms
+        return rooms
 
     def close(self) -> None:
         for each in (self._inbox, *self._outboxes.values()):
@@ -178,6 +178,7 @@ def run_prefill(
     settings: Settings,
     requests: Sequence[Request],
     mail: Mail,
+    *,
     start: float,
     alive: Callable[[], bool],
 ) -> Report:
@@ -206,6 +207,7 @@ def run_decode(
     settings: Settings,
     requests: Sequence[Request],
     mail: Mail,
+    *,
     start: float,
     alive: Callable[[], bool],
     on_finished: Callable[[int], None],

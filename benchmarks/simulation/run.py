@@ -18,7 +18,7 @@ from harness.paired import percentile
 
 from simulation.contestants import Contestant
 from simulation.model import Settings, trace
-from simulation.sockets import port_use
+from simulation.sockets import client_time_waits
 from support.sglang_process import ChildError, ChildProcess
 
 __all__ = ["RunResult", "Team"]
@@ -50,7 +50,9 @@ class RunResult:
     decode_share: float
     longest_ms: float
     """The most time that one pass of a loop lost to bootstrap calls."""
-    connections: int
+    prefill_connections: int
+    """Opened to the server, from the registration of the ranks on."""
+    decode_connections: int
     time_wait: int
     """Client-side TIME-WAIT sockets when the last request was done."""
     server_cpu: float
@@ -121,19 +123,17 @@ class Team:
                 child.send({"start": start, "give_up": give_up})
             reports = _collect(schedulers, give_up + 10.0, on_finished)
             server_cpu = sum(process.cpu_times()[:2]) - cpu_before
-            use = port_use(server.port)
+            time_wait = client_time_waits(server.port)
             for child in schedulers:  # before their server is gone
                 child.send({"leave": True})
             for child in schedulers:
                 child.receive()
-        connects = sum(report["connects"] for report in reports)
         return _result(
             self.contestant,
             settings,
             reports[: len(self._prefills)],
             reports[len(self._prefills) :],
-            connections=connects or use.connections,
-            time_wait=use.time_wait,
+            time_wait=time_wait,
             server_cpu=server_cpu,
         )
 
@@ -175,7 +175,9 @@ def _collect(
         except BaseException as error:
             reports[number] = error
 
-    threads = [threading.Thread(target=listen, args=(n,), daemon=True) for n in range(len(children))]
+    threads = [
+        threading.Thread(target=listen, args=(n,), daemon=True) for n in range(len(children))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -194,7 +196,6 @@ def _result(
     prefills: list[dict[str, Any]],
     decodes: list[dict[str, Any]],
     *,
-    connections: int,
     time_wait: int,
     server_cpu: float,
 ) -> RunResult:
@@ -228,7 +229,8 @@ def _result(
         prefill_share=_share(prefills),
         decode_share=_share(decodes),
         longest_ms=max(report["longest"] for report in everyone) * 1e3,
-        connections=connections,
+        prefill_connections=sum(report["connections"] for report in prefills),
+        decode_connections=sum(report["connections"] for report in decodes),
         time_wait=time_wait,
         server_cpu=server_cpu,
         scheduler_cpu=sum(report["cpu_seconds"] for report in everyone),

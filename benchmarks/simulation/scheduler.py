@@ -16,6 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import harness  # noqa: F401 # after the path; makes tests/support importable
@@ -28,20 +30,31 @@ _TELL_EVERY = 0.25
 """Seconds."""
 
 
-class ConnectCount:
-    """Counts the connections that Python code of this process opens to one port.
+class Connections:
+    """Counts the connections that this process opens to one port.
 
-    gRPC's, which its C core opens, are not among them.
+    Python's at each ``connect``. gRPC's, which its C core opens without a word to Python, are
+    those that are there when ``count`` is called.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.port = 0
+        self._port = 0
+        self._connects = 0
         sys.addaudithook(self._hear)
+
+    def watch(self, port: int) -> None:
+        """Count from now on."""
+        self._port, self._connects = port, 0
+
+    def count(self) -> int:
+        open_now = psutil.Process().net_connections(kind="tcp")
+        return self._connects or sum(
+            bool(each.raddr) and each.raddr.port == self._port for each in open_now
+        )
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "socket.connect" and isinstance(arguments[1], tuple):
-            self.count += arguments[1][1] == self.port
+            self._connects += arguments[1][1] == self._port
 
 
 def main() -> None:
@@ -62,21 +75,21 @@ def main() -> None:
         side = decode_side(release, settings)
         others = [f"prefill-{n}" for n in range(settings.prefill)]
     mail = Mail(options["folder"], f"{options['role']}-{rank}", others)
-    connects = ConnectCount()
+    connections = Connections()
     send({"ready": True})
     try:
         while line := sys.stdin.readline():
             order = json.loads(line)
-            connects.port, connects.count = int(order["join"].rpartition(":")[2]), 0
+            connections.watch(int(order["join"].rpartition(":")[2]))
             side.join(order["join"])
             send({"joined": True, "errors": side.errors()})
             settings = Settings(**order["settings"])
             times = json.loads(sys.stdin.readline())
             cpu = time.process_time()
-            report = run(side, rank, settings, mail, times, send)
+            report = run(side, rank, settings, mail, times=times, send=send)
             cpu = time.process_time() - cpu
-            counted = {"cpu_seconds": cpu, "connects": connects.count, "errors": side.errors()}
-            send({"report": {**asdict(report), **counted}})
+            counted = {"cpu_seconds": cpu, "connections": connections.count()}
+            send({"report": {**asdict(report), **counted, "errors": side.errors()}})
             sys.stdin.readline()
             side.leave()
             send({"left": True})
@@ -90,6 +103,7 @@ def run(
     rank: int,
     settings: Settings,
     mail: Mail,
+    *,
     times: dict[str, float],
     send: Callable[[dict[str, Any]], None],
 ) -> Report:
@@ -108,9 +122,10 @@ def run(
     requests = trace(settings)
     if isinstance(side, PrefillSide):
         own = [request for request in requests if request.prefill == rank]
-        return run_prefill(side, settings, own, mail, times["start"], alive)
+        return run_prefill(side, settings, own, mail, start=times["start"], alive=alive)
     own = [request for request in requests if request.decode == rank]
-    return run_decode(side, settings, own, mail, times["start"], alive, on_finished)
+    start = times["start"]
+    return run_decode(side, settings, own, mail, start=start, alive=alive, on_finished=on_finished)
 
 
 if __name__ == "__main__":

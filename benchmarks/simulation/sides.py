@@ -62,7 +62,9 @@ class DecodeSide(Protocol):
 
 def prefill_side(release: Path | None, rank: int, settings: Settings) -> PrefillSide:
     """Return the side of an SGLang release, or this project's for ``None``."""
-    return _GrpcPrefill(rank, settings) if release is None else _Sglang(release, rank, settings)
+    return (
+        _GrpcPrefill(rank, settings) if release is None else _SglangPrefill(release, rank, settings)
+    )
 
 
 def decode_side(release: Path | None, settings: Settings) -> DecodeSide:
@@ -70,8 +72,8 @@ def decode_side(release: Path | None, settings: Settings) -> DecodeSide:
     return _GrpcDecode() if release is None else _SglangDecode(release, settings)
 
 
-class _Sglang:
-    """SGLang's calls in a prefill: one request to the service for each room, and one for the rank."""
+class _SglangPrefill:
+    """SGLang's calls in a prefill: one for its rank, and one for each room."""
 
     def __init__(self, release: Path, rank: int, settings: Settings) -> None:
         sys.dont_write_bytecode = True  # the cache holds the release as it was published
