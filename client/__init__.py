@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bootstrap_grpc.client.aio import AsyncBootstrapClient
 from bootstrap_grpc.client.config import ClientConfig
+from bootstrap_grpc.client.directory import PrefillDirectory
 from bootstrap_grpc.client.errors import (
     BootstrapError,
     ErrorCode,
@@ -56,6 +57,7 @@ __all__ = [
     "LimitExceeded",
     "NoContact",
     "NotFound",
+    "PrefillDirectory",
     "RankHold",
     "RankKey",
     "Refused",

@@ -66,7 +66,7 @@ def _bars(place: Any, names: list[str], rows: Sequence[Row], value: Any, loops: 
     for number, contestant in enumerate(CONTESTANTS):
         own = {row.loop: row for row in rows if row.contestant is contestant}
         heights = [value(own[loop], role) for loop in loops for role in ("prefill", "decode")]
-        _group(place, number, contestant.name, heights, "%.1f")
+        _group(place, number, contestant.name, heights)
     place.set_xticks(range(len(names)), names)
 
 
@@ -74,12 +74,16 @@ def _plain_bars(place: Any, rows: Sequence[Row], loop: str, figures: dict[str, s
     for number, contestant in enumerate(CONTESTANTS):
         row = next(r for r in rows if r.contestant is contestant and r.loop == loop)
         heights = [row.figure(name) for name in figures]
-        _group(place, number, contestant.name, heights, "%.3g")
+        _group(place, number, contestant.name, heights)
     place.set_xticks(range(len(figures)), list(figures.values()))
 
 
-def _group(place: Any, number: int, name: str, heights: list[float], form: str) -> None:
+def _group(place: Any, number: int, name: str, heights: list[float]) -> None:
     positions = [slot + (number - 1) * _BAR for slot in range(len(heights))]
     bars = place.bar(positions, heights, _BAR, color=_COLOURS[name])
-    place.bar_label(bars, fmt=form, fontsize=7)
+    place.bar_label(bars, fmt=_short, fontsize=7)
     place.grid(axis="y", alpha=0.3)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

@@ -120,7 +120,7 @@ class _SglangDecode:
         self._sizes = (1, 1, settings.prefill, 1)
         self._module: Any = importlib.import_module("sglang.srt.disaggregation.decode")
         policy = SimpleNamespace(disaggregation_decode_allocation_policy="early")
-        self._module.get_disagg = lambda: policy
+        vars(self._module)["get_disagg"] = lambda: policy
         self._routes: set[int] = set()
         self._resolved: list[tuple[Request, int]] = []
         self._queue: Any = None

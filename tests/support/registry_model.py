@@ -95,6 +95,7 @@ class RegistryModel:
         self.last_registration = self.now
         self.generation = self.generation or 1
         if self._conflicts(claim):  # rule 4
+            self.replaced.update(dict.fromkeys(self.remembered.values(), self.now))
             for rank in self.ranks.values():
                 self.replaced[self._as_registered(rank)] = self.now
                 self._end(rank, ErrorCode.HOLD_ENDED)
