@@ -16,6 +16,11 @@ from bootstrap_grpc.protos.model import MAX_MESSAGE_ROOMS
 __all__ = ["PublisherLogic"]
 
 
+MOST_IN_FLIGHT = 16
+"""Messages that may wait for their acknowledgement. Past it rooms gather here, in few messages,
+rather than in the buffers of the connection, in many."""
+
+
 @dataclass(slots=True)
 class _Room:
     dp_rank: int
@@ -93,7 +98,9 @@ class PublisherLogic:
             self._in_flight.popleft()
 
     def take_message(self) -> pb.PublishDpRanksRequest | None:
-        """The next message; ``None`` where everything is on its way."""
+        """The next message; ``None`` where everything is on its way, or enough is."""
+        if len(self._in_flight) >= MOST_IN_FLIGHT:
+            return None
         resend = bool(self._again)
         source = self._again if resend else self._unsent
         if not source:
