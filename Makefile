@@ -42,10 +42,13 @@ test-lowest: .venvs/lowest/ready.stamp ## unit and contract tests on the declare
 test-sglang-env: .venvs/sglang-env/ready.stamp ## the same on an SGLang environment's versions
 	.venvs/sglang-env/bin/python -m pytest tests/unit tests/contract $(ARGS)
 
-bench: $(VENV)/dev.stamp ## run the benchmarks and rewrite benchmarks/README.md
+bench: $(VENV)/dev.stamp ## run the benchmarks and rewrite benchmarks/README.md (10 minutes)
 	$(BIN)/python benchmarks/unary_query.py --write
 	$(BIN)/python benchmarks/http_throughput.py --write
-	$(BIN)/python benchmarks/port_exhaustion.py --write
+	$(BIN)/python benchmarks/resolve.py --write
+	$(BIN)/python benchmarks/scale.py --write
+	$(BIN)/python benchmarks/pd_simulation.py --write
+	$(BIN)/python benchmarks/port_exhaustion.py --quick --write
 
 clean: ## remove environments, caches and generated files
 	rm -rf $(VENV) .venvs .cache build dist protos/*_pb2*.py protos/*_pb2*.pyi
@@ -61,7 +64,7 @@ $(VENV)/run.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py |
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,bench]'
 	@touch $@ $(VENV)/run.stamp
 
 .venvs/lowest/ready.stamp: DEPENDENCIES = $(LOWEST)

@@ -9,7 +9,7 @@ import click
 
 from bootstrap_grpc.cli.exits import Exit, Failure
 from bootstrap_grpc.cli.logs import LEVELS, set_up_logging
-from bootstrap_grpc.cli.options import SECONDS, SECONDS_OR_NONE, instance_id_option, option
+from bootstrap_grpc.cli.options import SECONDS, SECONDS_OR_NONE, SIZE, instance_id_option, option
 from bootstrap_grpc.cli.portfile import PortFile
 from bootstrap_grpc.cli.serving import BackgroundFault, serve_until_stopped
 from bootstrap_grpc.compat.config import HttpConfig
@@ -90,6 +90,27 @@ def _in_a_folder(_ctx: click.Context, param: click.Parameter, path: Path | None)
     help="Answer an attribute over HTTP where all ranks agree on it. May be given several times.",
 )
 @option(
+    "--http-hold",
+    type=SECONDS,
+    default=300.0,
+    metavar="SECONDS",
+    help="How long a request of a decode before SGLang 0.5.1 (NIXL: 0.5.3) waits for the last"
+    " rank, until it is told to ask again.",
+)
+@option(
+    "--expected-ranks",
+    type=SIZE,
+    show_default="those that came, once 10 s brought no other",
+    metavar="COUNT",
+    help="How many ranks the prefill server has, for SGLang 0.4.5 and NIXL up to 0.4.6.post5,"
+    " whose registrations do not say.",
+)
+@option(
+    "--http-metadata",
+    is_flag=True,
+    help="Serve /metadata of SGLang 0.4.5 over HTTP: a bounded store that anybody may write to.",
+)
+@option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
@@ -111,6 +132,9 @@ def command(
     max_rooms: int,
     http_omit: tuple[str, ...],
     http_pass: tuple[str, ...],
+    http_hold: float,
+    expected_ranks: int | None,
+    http_metadata: bool,
     log_level: str,
 ) -> None:
     """Run the bootstrap service of one prefill server: gRPC and HTTP on one registry.
@@ -137,6 +161,9 @@ def command(
                 port=http_port,
                 omit=frozenset(http_omit),
                 pass_keys=frozenset(http_pass),
+                hold=http_hold,
+                expected_ranks=expected_ranks,
+                metadata=http_metadata,
             )
         )
     except ValueError as error:

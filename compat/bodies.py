@@ -31,9 +31,10 @@ class BodyReader:
 
     async def json_object(self, request: web.BaseRequest) -> JsonObject:
         """The JSON object of the body. Raises ``Answered`` and ``BootstrapError``."""
-        return parse_object(await self._read(request))
+        return parse_object(await self.read(request))
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
+    async def read(self, request: web.BaseRequest) -> bytes:
+        """The body. Raises ``Answered``."""
         if (request.content_length or 0) > self.most_bytes:
             raise Answered(self._too_long)
         try:

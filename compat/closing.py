@@ -1,9 +1,9 @@
 """Who closes a connection first, and how (design section 6).
 
 The side that closes a TCP connection first keeps its TIME-WAIT (RFC 9293, 3.6), and only a
-client's TIME-WAIT costs an ephemeral port. ``ClosingReply`` therefore sends the FIN in the last
-segment of the reply, so that it has arrived when the client reads the reply, and however fast
-the client closes, it closes second.
+client's TIME-WAIT costs an ephemeral port. A reply after which the server closes therefore has the
+FIN in its last segment: ``cork``, write, ``Connection.end_writing``. So it has arrived when the
+client reads the reply, and however fast the client closes, it closes second.
 
 Everything here lives in one event loop, whichever (asyncio's or uvloop's).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -23,14 +23,10 @@ from bootstrap_grpc.compat.replies import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiohttp.abc import AbstractStreamWriter
-
-__all__ = ["ClosingReply", "Connection"]
+__all__ = ["Connection", "cork"]
 
 MOST_LINGER = 30.0
 """Seconds after which a connection ends whatever its peer still sends."""
-
-_NO_URL = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 # Linux. Where there is none the FIN follows in a segment of its own, a few microseconds later.
 _CORK = getattr(socket, "TCP_CORK", None)
@@ -40,10 +36,23 @@ class Connection(web.RequestHandler):
     """One client's connection: aiohttp's protocol, which also observes who closes it.
 
     ``web.Server`` calls ``handle_error`` for what never becomes a request; ``on_error`` makes
-    that reply, and logs it where it is worth a line.
+    that reply, and logs it where it is worth a line. ``no_url`` is the reply, as bytes, to a target
+    that aiohttp cannot even report.
     """
 
-    __slots__ = ("_habits", "_linger", "_lingering", "_on_error", "_served", "_trial", "peer")
+    __slots__ = (
+        "_first_request",
+        "_first_request_timeout",
+        "_habits",
+        "_linger",
+        "_lingering",
+        "_no_url",
+        "_on_error",
+        "_served",
+        "_trial",
+        "on_lost",
+        "peer",
+    )
 
     def __init__(
         self,
@@ -52,29 +61,39 @@ class Connection(web.RequestHandler):
         loop: asyncio.AbstractEventLoop,
         habits: Habits,
         keepalive_timeout: float,
+        first_request_timeout: float,
         linger: float,
         on_error: Callable[[web.BaseRequest, int, BaseException | None], web.StreamResponse],
+        no_url: Callable[[], bytes],
     ) -> None:
         super().__init__(
             server,
             loop=loop,
             keepalive_timeout=keepalive_timeout,
             access_log=None,  # type: ignore[arg-type]  # None is aiohttp's own "off"
-            # ClosingReply does aiohttp's lingering, for it must begin after the FIN.
+            # ``end_writing`` does aiohttp's lingering, for it must begin after the FIN.
             lingering_time=0,
         )
         self._habits = habits
         self._on_error = on_error
+        self._no_url = no_url
         self._trial: float | None = None
         self._served = 0
         self._lingering: _Lingering | None = None
         self._linger = linger
+        self._first_request_timeout = first_request_timeout
+        self._first_request: asyncio.TimerHandle | None = None
+        self.on_lost: Callable[[], None] | None = None
+        """Called when the connection ends: while a reply is being waited for, nobody else sees."""
         self.peer = ""
         """The peer's IP address."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if peername else ""
+        self._first_request = asyncio.get_running_loop().call_later(
+            self._first_request_timeout, self.force_close
+        )
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -82,12 +101,13 @@ class Connection(web.RequestHandler):
             super().data_received(data)
         except ValueError:  # aiohttp 3.9 lets yarl's refusal of "http://[::1/" through
             if self.transport is not None:
-                self.transport.write(_NO_URL)
+                self.transport.write(self._no_url())
             self.force_close()
 
     def begin_request(self) -> None:
         """Another request has come: a connection that is used again is worth keeping."""
         self._served += 1
+        self._stop_waiting()
         self._end_trial(closed_by_peer=False)
 
     def keeps(self, closing: Closing) -> bool:
@@ -107,8 +127,16 @@ class Connection(web.RequestHandler):
         super().eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_waiting()
         self._end_trial(closed_by_peer=False)
+        if self.on_lost is not None:
+            self.on_lost()
         super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        if self._first_request is not None:
+            self._first_request.cancel()
+            self._first_request = None
 
     def _end_trial(self, *, closed_by_peer: bool) -> None:
         if self._trial is not None:
@@ -122,8 +150,6 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - aiohttp's words; ours name the ports
     ) -> web.StreamResponse:
-        if request.writer.output_size > 0:
-            raise ConnectionResetError("a reply is already on its way")
         return self._on_error(request, status, exc)
 
     async def end_writing(self) -> None:
@@ -199,24 +225,8 @@ class _Lingering(asyncio.Protocol):
         self._connection.resume_writing()
 
 
-class ClosingReply(web.Response):
-    """A reply after which the server closes first, with its FIN in the reply's last segment."""
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        self.force_close()
-        self._connection = cast("Connection", request.protocol)
-        transport = request.transport
-        if transport is not None:
-            _cork(transport)
-        return await super().prepare(request)
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        await super().write_eof(data)
-        await self._connection.end_writing()
-
-
-def _cork(transport: asyncio.BaseTransport) -> None:
-    """Hold back partial segments: the FIN would otherwise follow in one of its own."""
+def cork(transport: asyncio.BaseTransport) -> None:
+    """Hold back partial segments: the FIN that is to follow would travel in one of its own."""
     sock = transport.get_extra_info("socket")
     if _CORK is not None and sock is not None:
         with suppress(OSError):  # the peer reset the connection: the write will say so

@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bootstrap_grpc.compat.dialects.table import KNOWN_KEYS, OPTIONAL_KEYS
+from bootstrap_grpc.protos.model import MAX_RANKS
 
 __all__ = ["HttpConfig"]
+
+_SECONDS = (
+    "body_timeout",
+    "first_request_timeout",
+    "hold",
+    "keepalive_timeout",
+    "learned_for",
+    "linger",
+    "quiet",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +38,26 @@ class HttpConfig:
     pass_keys: frozenset[str] = field(default_factory=frozenset[str])
     """Keys unknown to this version that a topology reply passes on, where every rank registered
     with the same value. A decode that does not know a key rejects the topology."""
+    hold: float = 300.0
+    """Seconds for which a request of a decode that dies of any answer but 200 (SGLang 0.4.5 to
+    0.4.10.post2, NIXL to 0.5.2) waits for READY; then it is redirected to itself."""
+    max_holds: int = 1_024
+    """Requests that may wait at a time; another one is answered with 503."""
+    expected_ranks: int | None = None
+    """How many ranks the prefill server has, for SGLang 0.4.5 and NIXL to 0.4.6.post5, whose
+    registrations do not say. ``None`` takes those that came once ``quiet`` has passed."""
+    quiet: float = 10.0
+    """Seconds without a registration after which the ranks of one start have all registered;
+    shorter than any start of an engine."""
+    metadata: bool = False
+    """Whether ``/metadata`` is served: a bounded store that anybody may write to."""
     max_body_bytes: int = 16 * 1024 * 1024
     """Longest request body, after decompression; a longer one is answered with 413."""
     body_timeout: float = 30.0
     """Seconds that a client may take to send a body; then 408."""
+    first_request_timeout: float = 30.0
+    """Seconds that a client may take to send the head of its first request; then the connection is
+    closed."""
     keepalive_timeout: float = 3630.0
     """Seconds without a request after which a kept connection is closed: aiohttp's newest
     default, longer than the hour of a usual proxy."""
@@ -48,10 +75,12 @@ class HttpConfig:
             raise ValueError("host is empty, must be an address to bind")
         if not 0 <= self.port <= 65_535:
             raise ValueError(f"port is {self.port}, must be from 0 to 65535")
-        for name in ("max_body_bytes", "max_peers"):
+        for name in ("max_body_bytes", "max_peers", "max_holds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("body_timeout", "keepalive_timeout", "linger", "learned_for"):
+        if self.expected_ranks is not None and not 1 <= self.expected_ranks <= MAX_RANKS:
+            raise ValueError(f"expected_ranks is {self.expected_ranks}, must be 1 to {MAX_RANKS}")
+        for name in _SECONDS:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0 seconds")
         if unknown := self.omit - OPTIONAL_KEYS:

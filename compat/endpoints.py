@@ -3,69 +3,42 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TypeAlias, cast
+from dataclasses import asdict
 
 from aiohttp import web
 
 from bootstrap_grpc.compat.bodies import BodyReader
-from bootstrap_grpc.compat.closing import Connection
 from bootstrap_grpc.compat.config import HttpConfig
-from bootstrap_grpc.compat.dialects.dialect import (
-    Dialect,
-    MissingParameters,
-    RankQuery,
-    TopologyOptions,
-)
-from bootstrap_grpc.compat.dialects.table import dialect_of_query, dialect_of_registration
-from bootstrap_grpc.compat.fields import integer, integers, required
+from bootstrap_grpc.compat.fields import integer, integers, required, text
+from bootstrap_grpc.compat.metadata import MetadataStore
+from bootstrap_grpc.compat.openapi import openapi_document
+from bootstrap_grpc.compat.operations import Operation, Target, fixed, target
 from bootstrap_grpc.compat.replies import (
+    BYTES,
     JSON,
     OK,
     Closing,
     Reply,
     json_reply,
-    refusal,
     text_reply,
 )
-from bootstrap_grpc.protos.errors import BootstrapError, ErrorCode
+from bootstrap_grpc.compat.routes import Routes
 from bootstrap_grpc.protos.model import (
     MAX_DP_RANK,
     MAX_MESSAGE_ROOMS,
     MAX_ROOM,
     TopologyState,
 )
-from bootstrap_grpc.server.peers import peer_from_ip
 from bootstrap_grpc.server.registry import RankRegistry
 from bootstrap_grpc.server.rooms import RoomTable
 
-__all__ = ["Endpoints", "Operation"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["Endpoints"]
 
 _MOST_TARGETS = 8_192
 _LONGEST_TARGET = 256
 """Request targets whose parsing is remembered: decodes ask for the same few over and over."""
 
-Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[Reply]]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What answers a request, and who closes its connection afterwards."""
-
-    answer: Answer
-    closing: Closing
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """One path, with its query: an operation for each method and one for any other."""
-
-    operations: Mapping[str, Operation]
-    otherwise: Operation
+_NOT_FOUND = Target({}, Operation(fixed(text_reply(404, "404: Not Found")), Closing.LEARNED))
 
 
 class Endpoints:
@@ -75,63 +48,50 @@ class Endpoints:
         self._registry = registry
         self._rooms = rooms
         self._bodies = BodyReader(config.max_body_bytes, config.body_timeout)
-        self._options = TopologyOptions(config.omit, config.pass_keys)
-        self._targets: dict[str, _Target] = {}
-        self._register = Operation(self._register_rank, Closing.SERVER)
-        health = Operation(_fixed(OK), Closing.CLIENT)
+        self._routes = Routes(registry, self._bodies, config)
+        self._targets: dict[str, Target] = {}
+        health = Operation(fixed(OK), Closing.CLIENT)
         ready = Operation(self._ready, Closing.LEARNED)
-        self._paths: dict[str, _Target] = {
-            "/health": _target({"GET": health, "HEAD": health}),
-            "/ready": _target({"GET": ready, "HEAD": ready}),
-            "/register_dp_rank": _target(
+        document = Operation(fixed(json_reply(openapi_document())), Closing.LEARNED)
+        self._paths: dict[str, Target] = {
+            "/health": target({"GET": health, "HEAD": health}),
+            "/ready": target({"GET": ready, "HEAD": ready}),
+            "/register_dp_rank": target(
                 {"POST": Operation(self._register_dp_rank, Closing.SERVER)}
             ),
-            "/query_dp_ranks": _target({"POST": Operation(self._query_dp_ranks, Closing.LEARNED)}),
+            "/query_dp_ranks": target({"POST": Operation(self._query_dp_ranks, Closing.LEARNED)}),
+            "/openapi.json": target({"GET": document, "HEAD": document}),
         }
+        self._metadata = MetadataStore()
+        if config.metadata:
+            operations = {
+                "GET": Operation(self._get_metadata, Closing.LEARNED),
+                "PUT": Operation(self._put_metadata, Closing.LEARNED),
+                "DELETE": Operation(self._delete_metadata, Closing.LEARNED),
+            }
+            other = Operation(fixed(Reply(405, b"Method not allowed", JSON)), Closing.LEARNED)
+            self._paths["/metadata"] = Target(operations, other)
 
     def operation(self, request: web.BaseRequest) -> Operation:
         """What answers ``request``: always something, be it a refusal."""
         raw = request.raw_path
-        target = self._targets.get(raw)
-        if target is None:
-            target = self._resolve(request)
+        found = self._targets.get(raw)
+        if found is None:
+            found = self._resolve(request)
             if len(raw) <= _LONGEST_TARGET:
                 if len(self._targets) >= _MOST_TARGETS:
                     self._targets.clear()
-                self._targets[raw] = target
-        return target.operations.get(request.method, target.otherwise)
+                self._targets[raw] = found
+        return found.operations.get(request.method, found.otherwise)
 
-    def _resolve(self, request: web.BaseRequest) -> _Target:
-        if request.path != "/route":
-            return self._paths.get(request.path, _NOT_FOUND)
-        operations = {"GET": self._route_query(request), "PUT": self._register}
-        return _Target(operations, _ROUTE_METHOD)
+    def stop(self) -> None:
+        """Answer what is held: the service stops."""
+        self._routes.stop()
 
-    def _route_query(self, request: web.BaseRequest) -> Operation:
-        # Where a name comes twice the first counts, as in SGLang.
-        query = {name: request.query[name] for name in request.query}
-        dialect = dialect_of_query(query)
-        try:
-            asked = dialect.parse_query(query)
-        except MissingParameters as missing:
-            return Operation(_fixed(text_reply(400, str(missing))), Closing.LEARNED)
-        except BootstrapError as error:
-            return Operation(_fixed(refusal(error)), Closing.LEARNED)
-        if asked is None:
-            answer = _TopologyAnswer(self._registry, dialect, self._options)
-            return Operation(answer, Closing.SERVER)
-        return Operation(_RankAnswer(self._registry, dialect, asked), Closing.LEARNED)
-
-    async def _register_rank(self, request: web.BaseRequest) -> Reply:
-        data = await self._bodies.json_object(request)
-        registration = dialect_of_registration(data).parse_registration(data)
-        try:
-            self._registry.register(registration, peer_from_ip(_peer_ip(request)))
-        except BootstrapError as error:
-            # SGLang's prefill logs a status without its text, and runs on unregistered.
-            _log.warning("refused over HTTP from %s: %s", _peer_ip(request), error)
-            raise
-        return OK
+    def _resolve(self, request: web.BaseRequest) -> Target:
+        if request.path == "/route":
+            return self._routes.target(request)
+        return self._paths.get(request.path, _NOT_FOUND)
 
     async def _register_dp_rank(self, request: web.BaseRequest) -> Reply:
         data = await self._bodies.json_object(request)
@@ -159,76 +119,21 @@ class Endpoints:
         ready = topology.state is TopologyState.READY
         return json_reply(json.dumps(body).encode(), 200 if ready else 503)
 
+    async def _get_metadata(self, request: web.BaseRequest) -> Reply:
+        value = self._metadata.get(_key(request))
+        if value is None:
+            return Reply(404, b"metadata not found", JSON)
+        return Reply(200, value, BYTES)
 
-class _TopologyAnswer:
-    """The topology in one dialect, rendered once a version."""
+    async def _put_metadata(self, request: web.BaseRequest) -> Reply:
+        self._metadata.put(_key(request), await self._bodies.read(request))
+        return Reply(200, b"metadata updated", JSON)
 
-    def __init__(self, registry: RankRegistry, dialect: Dialect, options: TopologyOptions) -> None:
-        self._registry = registry
-        self._dialect = dialect
-        self._options = options
-        self._version = -1
-        self._reply = OK
-
-    async def __call__(self, _: web.BaseRequest) -> Reply:
-        version = self._registry.version
-        if version != self._version:
-            self._reply = self._render()
-            self._version = version
-        return self._reply
-
-    def _render(self) -> Reply:
-        topology = self._registry.topology()
-        if topology.state is not TopologyState.READY:
-            return text_reply(503, self._dialect.not_ready(topology.registered))
-        return json_reply(self._dialect.render_topology(topology, self._options))
+    async def _delete_metadata(self, request: web.BaseRequest) -> Reply:
+        if not self._metadata.delete(_key(request)):
+            return Reply(404, b"metadata not found", JSON)
+        return Reply(200, b"metadata deleted", JSON)
 
 
-class _RankAnswer:
-    """The address of one rank in one dialect, rendered once a version."""
-
-    def __init__(self, registry: RankRegistry, dialect: Dialect, asked: RankQuery) -> None:
-        self._registry = registry
-        self._dialect = dialect
-        self._asked = asked
-        self._version = -1
-        self._reply = OK
-
-    async def __call__(self, _: web.BaseRequest) -> Reply:
-        version = self._registry.version
-        if version != self._version:
-            self._reply = self._render()
-            self._version = version
-        return self._reply
-
-    def _render(self) -> Reply:
-        if self._registry.state is not TopologyState.READY:
-            return text_reply(503, self._dialect.not_ready(self._registry.registered))
-        try:
-            route = self._registry.route(self._asked.key)
-        except BootstrapError as error:
-            if error.code is not ErrorCode.RANK_NOT_FOUND:
-                raise
-            return text_reply(404, self._asked.not_found)
-        return json_reply(self._dialect.render_route(route))
-
-
-def _peer_ip(request: web.BaseRequest) -> str:
-    return cast("Connection", request.protocol).peer
-
-
-def _fixed(reply: Reply) -> Answer:
-    async def answer(_: web.BaseRequest) -> Reply:
-        return reply
-
-    return answer
-
-
-def _target(operations: Mapping[str, Operation]) -> _Target:
-    # The texts are those of aiohttp's router, which SGLang's server shows.
-    refused = Reply(405, b"405: Method Not Allowed", allow=",".join(operations))
-    return _Target(operations, Operation(_fixed(refused), Closing.LEARNED))
-
-
-_ROUTE_METHOD = Operation(_fixed(Reply(405, b"Method not allowed", JSON)), Closing.LEARNED)
-_NOT_FOUND = _Target({}, Operation(_fixed(text_reply(404, "404: Not Found")), Closing.LEARNED))
+def _key(request: web.BaseRequest) -> str:
+    return text("key", request.query.get("key", ""))

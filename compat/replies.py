@@ -8,10 +8,11 @@ from enum import Enum, auto
 from bootstrap_grpc.protos.errors import BootstrapError
 from bootstrap_grpc.protos.status import HTTP_STATUS
 
-__all__ = ["JSON", "OK", "TEXT", "Closing", "Reply", "json_reply", "refusal", "text_reply"]
+__all__ = ["BYTES", "JSON", "OK", "TEXT", "Closing", "Reply", "json_reply", "refusal", "text_reply"]
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
+BYTES = "application/octet-stream"
 
 
 class Closing(Enum):
@@ -32,8 +33,8 @@ class Reply:
     status: int
     body: bytes
     content_type: str = TEXT
-    allow: str = ""
-    """The ``Allow`` header of a 405; empty for none."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers that no other reply has: ``Allow`` of a 405, ``Location`` of a 307."""
 
 
 def text_reply(status: int, text: str) -> Reply:

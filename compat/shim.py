@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import string
 import time
 from contextlib import suppress
 from typing import cast
-from urllib.parse import quote
 
-from aiohttp import StreamReader, web
+from aiohttp import HttpVersion11, StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
-from multidict import CIMultiDict
 from yarl import URL
 
 from bootstrap_grpc.compat.bodies import Answered
-from bootstrap_grpc.compat.closing import ClosingReply, Connection
+from bootstrap_grpc.compat.closing import Connection
 from bootstrap_grpc.compat.config import HttpConfig
 from bootstrap_grpc.compat.endpoints import Endpoints
 from bootstrap_grpc.compat.habits import Habits
 from bootstrap_grpc.compat.listening import bind
 from bootstrap_grpc.compat.replies import Closing, Reply, refusal, text_reply
+from bootstrap_grpc.compat.wire import Heads, WireReply
 from bootstrap_grpc.protos.errors import BootstrapError
 from bootstrap_grpc.server.registry import RankRegistry
 from bootstrap_grpc.server.rooms import RoomTable
@@ -33,7 +31,6 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 1_024
 _LAST_MOMENT = 0.1
-_HEADER_SAFE = string.punctuation.replace("%", "")
 _FAULT = text_reply(500, "Internal error: the log of the bootstrap service has the reason.")
 _GONE = text_reply(400, "the connection broke off")  # nobody reads it
 
@@ -71,8 +68,7 @@ class HttpShim:
             learned_for=self.config.learned_for,
             max_peers=self.config.max_peers,
         )
-        self._headers: dict[str, CIMultiDict[str]] = {}
-        self._headers_instance = ""
+        self._heads = Heads(grpc_port, registry.server_id, lambda: registry.instance_id)
         self._server: web.Server | None = None
         self._listeners: list[asyncio.Server] = []
         self._in_flight: set[Connection] = set()
@@ -110,6 +106,7 @@ class HttpShim:
     async def _stop(self, server: web.Server, timeout: float) -> None:
         for listener in self._listeners:
             listener.close()
+        self._endpoints.stop()
         await asyncio.sleep(0)  # what was accepted in this step gets its turn
         for connection in server.connections:
             cast("Connection", connection).stop_lingering()
@@ -134,8 +131,10 @@ class HttpShim:
             loop=asyncio.get_running_loop(),
             habits=self._habits,
             keepalive_timeout=self.config.keepalive_timeout,
+            first_request_timeout=self.config.first_request_timeout,
             linger=self.config.linger,
             on_error=self._broken,
+            no_url=self._no_url,
         )
 
     def _request(
@@ -146,16 +145,16 @@ class HttpShim:
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        def request(message: RawRequestMessage) -> web.BaseRequest:
-            loop, most = asyncio.get_running_loop(), self.config.max_body_bytes
+        loop, most = asyncio.get_running_loop(), self.config.max_body_bytes
+        try:
             return web.BaseRequest(
                 message, payload, protocol, writer, task, loop, client_max_size=most
             )
-
-        try:
-            return request(message)
         except ValueError:  # aiohttp 3.9 reads a port such as "http://a:99999/" only here
-            return request(message._replace(url=URL("/")))  # which is no path of the shim
+            message = message._replace(url=URL("/"))  # which is no path of the shim
+            return web.BaseRequest(
+                message, payload, protocol, writer, task, loop, client_max_size=most
+            )
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("Connection", request.protocol)
@@ -188,33 +187,12 @@ class HttpShim:
             and "Upgrade" not in request.headers
             and connection.keeps(closing)
         )
-        return self._response(reply, web.Response if keep else ClosingReply)
+        return self._response(reply, request, keep=keep)
 
-    def _response(self, reply: Reply, kind: type[web.Response]) -> web.Response:
-        if self._headers_instance != self._registry.instance_id:
-            self._headers.clear()
-        prepared = self._headers.get(reply.content_type)
-        if prepared is None:
-            prepared = self._headers[reply.content_type] = self._prepare_headers(reply.content_type)
-        headers = prepared.copy()  # aiohttp adds Content-Length and Date to it
-        if reply.allow:
-            headers["Allow"] = reply.allow
-        return kind(status=reply.status, body=reply.body, headers=headers)
-
-    def _prepare_headers(self, content_type: str) -> CIMultiDict[str]:
-        headers = CIMultiDict(
-            {
-                "Content-Type": content_type,
-                "Server": "bootstrap-grpc",
-                "Bootstrap-Grpc-Port": str(self._grpc_port),
-                "Bootstrap-Server-Id": self._registry.server_id,
-            }
-        )
-        self._headers_instance = self._registry.instance_id
-        if self._headers_instance:
-            # Whatever an operator chose: a header carries visible ASCII only.
-            headers["Bootstrap-Instance-Id"] = quote(self._headers_instance, safe=_HEADER_SAFE)
-        return headers
+    def _response(self, reply: Reply, request: web.BaseRequest, *, keep: bool) -> WireReply:
+        head = self._heads.head(reply, request.version, keep=keep)
+        data = head if request.method == "HEAD" else head + reply.body
+        return WireReply(data, cast("Connection", request.protocol), keep=keep)
 
     def _broken(
         self, request: web.BaseRequest, status: int, exc: BaseException | None
@@ -222,6 +200,13 @@ class HttpShim:
         """The reply to what is no HTTP request, or to a fault outside of the handlers."""
         if status >= 500:
             _log.error("fault outside of a handler, from %s", request.remote, exc_info=exc)
-            return self._response(_FAULT, ClosingReply)
+            return self._response(_FAULT, request, keep=False)
+        return self._response(self._not_http(), request, keep=False)
+
+    def _no_url(self) -> bytes:
+        reply = self._not_http()
+        return self._heads.head(reply, HttpVersion11, keep=False) + reply.body
+
+    def _not_http(self) -> Reply:
         text = f"Not a valid HTTP/1.1 request. gRPC is served on port {self._grpc_port}."
-        return self._response(text_reply(400, text), ClosingReply)
+        return text_reply(400, text)

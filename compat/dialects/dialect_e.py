@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from bootstrap_grpc.compat.dialects.dialect import (
-    Dialect,
-    MissingParameters,
-    RankQuery,
-    TopologyOptions,
+from bootstrap_grpc.compat.dialects.dialect import Dialect, RankQuery, TopologyOptions
+from bootstrap_grpc.compat.dialects.reading import (
+    ALL_RANKS,
+    address,
+    extra_attributes,
+    not_ready,
+    query_ranks,
+    render_route,
+    size,
 )
 from bootstrap_grpc.compat.fields import (
     JsonObject,
@@ -31,7 +35,6 @@ from bootstrap_grpc.protos.model import (
     Attributes,
     RankKey,
     Registration,
-    Route,
     Shape,
     Topology,
 )
@@ -39,9 +42,6 @@ from bootstrap_grpc.protos.model import (
 __all__ = ["DIALECT"]
 
 _QUERY_NAMES = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
-_ALL_RANKS = -1
-"""The value of all four parameters that asks for the topology."""
-_MOST_DIGITS = 64
 
 _GROUPS = ("attn_dp", "system_dp", "attn_cp", "attn_tp", "pp")
 """Each group of ranks has the keys ``<group>_size`` and ``<group>_rank``."""
@@ -57,31 +57,18 @@ _DEFAULT_POLICY = "early"
 
 
 def _parse_query(query: Mapping[str, str]) -> RankQuery | None:
-    given = [query.get(name) for name in _QUERY_NAMES]
-    if not all(given):
-        raise MissingParameters("Missing inputs for bootstrap server.")
-    ranks = [_rank(name, query[name]) for name in _QUERY_NAMES]
-    if all(rank == _ALL_RANKS for rank in ranks):
+    ranks = query_ranks(query, _QUERY_NAMES)
+    if all(rank == ALL_RANKS for rank in ranks):
         return None
-    dp, cp, tp, pp = given
+    dp, cp, tp, pp = (query[name] for name in _QUERY_NAMES)
     return RankQuery(
         RankKey(*ranks),
         f"Bootstrap info not found for dp_rank={dp} cp_rank={cp} tp_rank={tp} pp_rank={pp}",
     )
 
 
-def _rank(name: str, value: str) -> int:
-    # No range: a rank that no shape has is not found, as in SGLang.
-    try:
-        if len(value) <= _MOST_DIGITS:
-            return int(value)
-    except ValueError:
-        pass
-    raise BootstrapError.invalid(name, value, "an integer")
-
-
 def _parse_registration(data: JsonObject) -> Registration:
-    sizes = {group: _size(data, f"{group}_size") for group in _GROUPS}
+    sizes = {group: size(data, f"{group}_size") for group in _GROUPS}
     # With DP attention system_dp_size is 1 while system_dp_rank is not 0: of the two DP groups
     # only the one in use has a rank below its size.
     dp, unused = ("attn_dp", "system_dp") if sizes["system_dp"] == 1 else ("system_dp", "attn_dp")
@@ -90,17 +77,14 @@ def _parse_registration(data: JsonObject) -> Registration:
         integer(f"{group}_rank", required(data, f"{group}_rank"), 0, sizes[group] - 1)
         for group in (dp, "attn_cp", "attn_tp", "pp")
     ]
+    rank_ip, rank_port = address(data)
     return Registration(
         key=RankKey(*ranks),
-        rank_ip=text("rank_ip", required(data, "rank_ip")),
-        rank_port=integer("rank_port", required(data, "rank_port"), 1, 65_535),
+        rank_ip=rank_ip,
+        rank_port=rank_port,
         shape=_parse_shape(data, sizes, sizes[dp]),
         attributes=_parse_attributes(data),
     )
-
-
-def _size(data: JsonObject, name: str) -> int:
-    return integer(name, required(data, name), 1, MAX_RANKS)
 
 
 def _parse_shape(data: JsonObject, sizes: Mapping[str, int], dp_size: int) -> Shape:
@@ -125,11 +109,7 @@ def _parse_shape(data: JsonObject, sizes: Mapping[str, int], dp_size: int) -> Sh
 def _parse_attributes(data: JsonObject) -> Attributes:
     return Attributes(
         prefill_http_port=_integer_or_none(data, "prefill_http_port", 65_535),
-        extra_json={
-            text("a key of the body", key): json_text(key, value)
-            for key, value in data.items()
-            if key not in _KNOWN_KEYS
-        },
+        extra_json=extra_attributes(data, _KNOWN_KEYS),
     )
 
 
@@ -217,14 +197,6 @@ def _agreed(topology: Topology, key: str) -> str | None:
     return texts[0] if len(values) == 1 else None
 
 
-def _render_route(route: Route) -> bytes:
-    return json.dumps({"rank_ip": route.rank_ip, "rank_port": route.rank_port}).encode()
-
-
-def _not_ready(registered: int) -> str:
-    return f"Prefill server not fully registered yet ({registered} workers registered)."
-
-
 _OPTIONAL_KEYS = frozenset(
     [
         "enable_dsa_cache_layer_split",
@@ -239,14 +211,14 @@ _KNOWN_KEYS = _REQUIRED_KEYS | _OPTIONAL_KEYS | {"load_balance_method"}
 
 DIALECT = Dialect(
     name="E",
-    query_names=frozenset(_QUERY_NAMES),
-    registration_names=frozenset(["attn_cp_size", "attn_cp_rank"]),
+    query_names=frozenset(_QUERY_NAMES) - {"target_pp_rank"},  # which C has too
+    registration_names=frozenset(["attn_cp_size", "attn_cp_rank", "kv_cache_dtype"]),
     known_keys=_KNOWN_KEYS,
     optional_keys=_OPTIONAL_KEYS,
     parse_query=_parse_query,
     parse_registration=_parse_registration,
     render_topology=_render_topology,
-    render_route=_render_route,
-    not_ready=_not_ready,
+    render_route=render_route,
+    not_ready=not_ready,
 )
 """The row of the table."""

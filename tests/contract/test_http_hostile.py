@@ -214,8 +214,8 @@ async def test_a_fault_of_the_service_shows_nothing_to_the_peer(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
+    monkeypatch.setattr(RankRegistry, "register", broken)
     async with running_shim() as shim:
-        monkeypatch.setattr(RankRegistry, "register", broken)
         reply = await shim.register()
         assert (reply.status, "secret" in reply.text) == (500, False)
         assert (await shim.call("GET", "/health")).status == 200

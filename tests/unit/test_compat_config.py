@@ -22,10 +22,17 @@ def test_defaults_are_sglang_s() -> None:
         {"body_timeout": 0},
         {"keepalive_timeout": float("nan")},
         {"linger": -1},
+        {"hold": 0},
+        {"max_holds": 0},
+        {"expected_ranks": 0},
+        {"expected_ranks": 65_537},
+        {"quiet": -1.0},
+        {"first_request_timeout": 0},
         {"omit": frozenset(["page_size"])},
         {"omit": frozenset(["prefill_htp_port"])},
         {"pass_keys": frozenset(["kv_layout"])},
         {"pass_keys": frozenset(["rank_ip"])},
+        {"pass_keys": frozenset(["agent_name"])},
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_name(changes: dict[str, Any]) -> None:
