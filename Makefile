@@ -13,7 +13,7 @@ LOWEST := grpcio==1.66.2 protobuf==5.27.2 aiohttp==3.9.0 click==8.1.0 rich==13.0
 SGLANG_ENV := grpcio==1.81.1 protobuf==6.33.5
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format test-lowest test-sglang-env bench clean
+.PHONY: help serve test check format test-sglang test-lowest test-sglang-env bench compatibility clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ format: $(VENV)/dev.stamp ## format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+test-sglang: $(VENV)/dev.stamp ## run the code of every SGLang release from 0.4.5.post3 to 0.5.23
+	BOOTSTRAP_GRPC_SGLANG_RELEASES=all $(BIN)/python -m pytest -m sglang $(ARGS)
+
 test-lowest: .venvs/lowest/ready.stamp ## unit and contract tests on the declared floors
 	.venvs/lowest/bin/python -m pytest tests/unit tests/contract $(ARGS)
 
@@ -49,6 +52,9 @@ bench: $(VENV)/dev.stamp ## run the benchmarks and rewrite benchmarks/README.md 
 	$(BIN)/python benchmarks/scale.py --write
 	$(BIN)/python benchmarks/pd_simulation.py --write
 	$(BIN)/python benchmarks/port_exhaustion.py --quick --write
+
+compatibility: $(VENV)/dev.stamp ## measure who understands whom; rewrites docs/compatibility.md
+	$(BIN)/python benchmarks/compatibility.py --write
 
 clean: ## remove environments, caches and generated files
 	rm -rf $(VENV) .venvs .cache build dist protos/*_pb2*.py protos/*_pb2*.pyi

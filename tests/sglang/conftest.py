@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from support.sglang_matrix import Peers
 from support.sglang_peer import SglangPeer
 from support.sglang_release import NEWEST, ReleaseUnavailableError, install_release
 from support.sglang_servers import HttpServer, Service, run_service, run_sglang_server
+from support.sglang_skips import SkippingPeers
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +28,13 @@ def peer(newest_release: Path) -> Iterator[SglangPeer]:
     """SGLang's client code, in a process of its own."""
     with SglangPeer(newest_release) as peer:
         yield peer
+
+
+@pytest.fixture(scope="session")
+def peers() -> Iterator[Peers]:
+    """The processes of all releases, each started when it is first needed."""
+    with SkippingPeers() as peers:
+        yield peers
 
 
 @pytest.fixture

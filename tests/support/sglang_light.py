@@ -22,18 +22,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.util import resolve_name, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["ENTRY_POINTS", "Placeholder", "load_light"]
+__all__ = ["BACKEND_MODULE", "ENTRY_POINTS", "Placeholder", "load_light"]
 
 ENTRY_POINTS = (
     "sglang.srt.disaggregation.common.conn",
-    "sglang.srt.disaggregation.mooncake.conn",  # before 0.4.9 the only home of the classes
+    "sglang.srt.disaggregation.mooncake.conn",  # before 0.4.9 there is no common one
 )
 """Modules that may define the bootstrap classes; the first that a release has is loaded."""
+
+BACKEND_MODULE = "sglang.srt.disaggregation.{}.conn"
+"""The module of one transfer backend, whose classes are its own in some releases."""
 
 _WHOLE = (
     "sglang.srt.disaggregation",
@@ -58,19 +61,24 @@ _PARTIAL = (
 )
 """Modules whose definitions are taken one by one."""
 
-_HOLLOW = ("torch", "triton", "mooncake", "nixl", "sgl_kernel")
+_HOLLOW = ("torch", "triton", "mooncake", "nixl", "sgl_kernel", "prometheus_client")
 """Top-level packages besides SGLang that are never imported, even where installed."""
 
 _MISSING = object()
 
 
-def load_light(root: Path) -> ModuleType:
-    """Return the module with the bootstrap classes of the release installed in ``root``."""
+def load_light(root: Path, backend: str = "") -> ModuleType:
+    """Return the module with the bootstrap classes of the release installed in ``root``.
+
+    :param backend: take the module of this transfer backend (``mooncake``, ``nixl``), not the
+        common one.
+    """
     sys.meta_path.insert(0, _Finder(root))
-    for name in ENTRY_POINTS:
+    names = (BACKEND_MODULE.format(backend),) if backend else ENTRY_POINTS
+    for name in names:
         if root.joinpath(*name.split(".")).with_suffix(".py").is_file():
             return importlib.import_module(name)
-    raise ImportError(f"no bootstrap module in {root}: one of {', '.join(ENTRY_POINTS)} expected")
+    raise ImportError(f"no bootstrap module in {root}: one of {', '.join(names)} expected")
 
 
 class _PlaceholderType(type):
@@ -126,7 +134,7 @@ class _PartialModule(_HollowModule):
         super().__init__(name, folder)
         self.__file__ = str(source)
         self._statements = dict(_statements(source))
-        self._stars = list(_star_imports(source))
+        self._stars = list(_star_imports(source, name))
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
@@ -211,10 +219,11 @@ def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
     return ast.copy_location(ast.ImportFrom(node.module, [alias], node.level), node)
 
 
-def _star_imports(source: Path) -> Iterator[str]:
+def _star_imports(source: Path, name: str) -> Iterator[str]:
+    package = name if source.name == "__init__.py" else name.rpartition(".")[0]
     for node in _top_level(source):
         if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*":
-            yield node.module
+            yield resolve_name("." * node.level + node.module, package)
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -31,11 +31,12 @@ class SglangPeer:
     """One process with one release. Calls block and run one at a time. Use as context manager.
 
     :param root: the folder of ``support.sglang_release.install_release``.
+    :param backend: drive the classes of this transfer backend, not the common ones.
     :param prefix: a command to run the process under, such as ``ip netns exec NAME``.
     """
 
-    def __init__(self, root: Path, *, prefix: Sequence[str] = ()) -> None:
-        self._child = ChildProcess(_WORKER, [str(root)], prefix=prefix)
+    def __init__(self, root: Path, *, backend: str = "", prefix: Sequence[str] = ()) -> None:
+        self._child = ChildProcess(_WORKER, [str(root), backend], prefix=prefix)
 
     def __enter__(self) -> SglangPeer:
         self._child.__enter__()
@@ -65,13 +66,20 @@ class SglangPeer:
         """Register one rank: ``CommonKVManager.register_to_bootstrap``."""
         return self._call("register", address=address, rank=asdict(rank))
 
+    def asks_topology(self) -> bool:
+        """Whether the release asks for the topology at all."""
+        return bool(self._call("asks_topology").value)
+
     def topology(self, address: str, sizes: Sizes) -> Reply:
         """Read the topology, ``None`` where that failed: ``try_ensure_parallel_info``."""
         return self._call("topology", address=address, sizes=sizes)
 
-    def route(self, address: str, rank: Sizes) -> Reply:
-        """Read the address of rank (dp, cp, tp, pp): ``_get_bootstrap_info_from_server``."""
-        return self._call("route", address=address, rank=rank)
+    def route(self, address: str, rank: Sizes, sizes: Sizes = (1, 1, 1, 1)) -> Reply:
+        """Read the address of rank (dp, cp, tp, pp): ``_get_bootstrap_info_from_server``.
+
+        :param sizes: the decode engine's, from which old releases work out an engine rank.
+        """
+        return self._call("route", address=address, rank=rank, sizes=sizes)
 
     def register_dp_rank(self, address: str, room: int, dp_rank: int) -> Reply:
         """Tell which DP rank took a room: ``_register_prefill_dp_rank``."""
@@ -81,9 +89,12 @@ class SglangPeer:
         """Ask for DP ranks: ``query_prefill_dp_ranks``."""
         return self._call("query_dp_ranks", address=address, rooms=list(rooms))
 
-    def start_heartbeat(self, address: str, sizes: Sizes) -> Reply:
-        """Start SGLang's heartbeat thread on a server whose topology can be read."""
-        return self._call("start_heartbeat", address=address, sizes=sizes)
+    def start_heartbeat(self, address: str, sizes: Sizes, interval: float = 0.1) -> Reply:
+        """Start SGLang's heartbeat thread on a server whose topology can be read.
+
+        :param interval: seconds between two heartbeats; SGLang's default is 5.
+        """
+        return self._call("start_heartbeat", address=address, sizes=sizes, interval=interval)
 
     def heartbeat(self) -> dict[str, Any]:
         """Return ``beats`` (answered), ``misses`` (in a row) and ``known`` (not given up)."""

@@ -11,33 +11,24 @@ import asyncio
 import inspect
 import logging
 import socket
-import threading
+import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from support.sglang_decode import CallStyle, Decode, bare, call_style
 from support.sglang_light import load_light
 
 __all__ = ["CallStyle", "Decode", "Engine", "LogCapture", "PrefillRank", "Server"]
 
+_PREFIXES = {"mooncake": "Mooncake", "nixl": "Nixl"}
+"""How the names of a backend's classes begin."""
+
 _START_TIMEOUT = 10.0
 """Seconds that SGLang's server thread may take until it listens."""
-
-
-class CallStyle(IntEnum):
-    """How a release's decode names a rank in ``_get_bootstrap_info_from_server``."""
-
-    ENGINE_RANK = 1
-    """Engine rank and DP group (0.4.6 to 0.4.10)."""
-    PIPELINE = 2
-    """Engine rank, DP group and PP rank (0.5.1 to 0.5.9)."""
-    NAMED = 3
-    """DP, CP, TP and PP rank (0.5.10 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,9 @@ class Server:
         while time.monotonic() < deadline:
             runner = getattr(self._server, "_runner", None)
             if runner is not None and runner.addresses:
-                return int(runner.addresses[0][1])
+                # With port 0 and no host each address family has a port of its own.
+                addresses = sorted(runner.addresses, key=len)  # IPv4's has two items
+                return int(addresses[0][1])
             if not self._server.thread.is_alive():
                 break
             time.sleep(0.01)
@@ -111,11 +104,16 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Engine:
-    """One loaded release. One in a process: see ``load_light``."""
+    """One loaded release. One in a process: see ``load_light``.
 
-    def __init__(self, root: Path) -> None:
-        self.conn: ModuleType = load_light(root)
-        self.style = self._call_style()
+    :param backend: drive the classes of this transfer backend, not the common ones.
+    """
+
+    def __init__(self, root: Path, backend: str = "") -> None:
+        self.conn: ModuleType = load_light(root, backend)
+        self._prefixes = (_PREFIXES[backend], "Common") if backend else ("Common", "Mooncake")
+        self._modules = self._defining_modules()
+        self.style = call_style(self._class("KVReceiver"))
 
     def serve(self, host: str, port: int = 0) -> Server:
         """Start the release's own server; port 0 picks a free one."""
@@ -128,10 +126,10 @@ class Engine:
         host, port = _split(address)
         self._configure(rank)
         engine_rank = dp_rank * tp + tp_rank
-        manager = _bare(
+        manager = bare(
             self._class("KVManager"),
             # Releases before 0.5.2 know the server's host only in multi-node set-ups.
-            dist_init_addr=f"{host}:1" if self.style is CallStyle.ENGINE_RANK else None,
+            dist_init_addr=f"{host}:1" if self.style <= CallStyle.ENGINE_RANK else None,
             bootstrap_host=host,
             bootstrap_port=port,
             server_args=SimpleNamespace(
@@ -160,6 +158,7 @@ class Engine:
             kv_cache_dtype_str=rank.kv_cache_dtype,
             kv_layout=None,
             dsv41_spec_layout=None,
+            agent=SimpleNamespace(name=f"agent-{rank.rank_port}"),  # NIXL's
         )
         method = getattr(manager, "register_to_bootstrap", None) or manager._register_to_bootstrap
         method()
@@ -171,7 +170,7 @@ class Engine:
     def dp_rank_sender(self, address: str) -> Callable[[int, int], None]:
         """Return the call of ``register_dp_rank`` on one sender, for many rooms."""
         manager = SimpleNamespace(attn_dp_rank=0)
-        sender = _bare(self._class("KVSender"), bootstrap_server_url=address, kv_mgr=manager)
+        sender = bare(self._class("KVSender"), bootstrap_server_url=address, kv_mgr=manager)
 
         def register(room: int, dp_rank: int) -> None:
             sender.bootstrap_room, manager.attn_dp_rank = room, dp_rank
@@ -189,21 +188,24 @@ class Engine:
     def decode(self, address: str, sizes: tuple[int, int, int, int] = (1, 1, 1, 1)) -> Decode:
         """Return a decode engine of the sizes (tp, cp, dp, pp) that looks at ``address``."""
         self._configure(PrefillRank(sizes=sizes))
-        return Decode(self, address, sizes)
+        manager, receiver = self._class("KVManager"), self._class("KVReceiver")
+        return Decode(manager, receiver, address, sizes)
 
     def _class(self, suffix: str) -> type[Any]:
-        for prefix in ("Common", "Mooncake"):
+        for prefix in self._prefixes:
             found = getattr(self.conn, prefix + suffix, None)
             if isinstance(found, type):
                 return found
         raise AttributeError(f"{self.conn.__name__} has no {suffix}")
 
-    def _call_style(self) -> CallStyle:
-        route = self._class("KVReceiver")._get_bootstrap_info_from_server
-        parameters = inspect.signature(route).parameters
-        if "prefill_dp_rank" in parameters:
-            return CallStyle.NAMED
-        return CallStyle.PIPELINE if "target_pp_rank" in parameters else CallStyle.ENGINE_RANK
+    def _defining_modules(self) -> list[ModuleType]:
+        """The modules of the classes: a backend's calls may be its own or the common ones."""
+        names = {
+            base.__module__
+            for suffix in ("KVManager", "KVSender", "KVReceiver")
+            for base in self._class(suffix).__mro__
+        }
+        return [sys.modules[name] for name in sorted(names) if name.startswith("sglang.")]
 
     def _configure(self, rank: PrefillRank) -> None:
         """Stand in for the process-wide settings that the module reads through ``get_*()``."""
@@ -217,124 +219,12 @@ class Engine:
             disaggregation_decode_allocation_policy="early",
             nnodes=1,
         )
-        for name in ("get_parallel", "get_serving", "get_disagg"):
-            if hasattr(self.conn, name):
-                setattr(self.conn, name, lambda: settings)
-
-
-class Decode:
-    """The decode side: topology, routes and the heartbeat."""
-
-    def __init__(self, engine: Engine, address: str, sizes: tuple[int, int, int, int]) -> None:
-        self.address = address
-        self.beats = 0
-        """Heartbeats that the server answered with 200."""
-        self._style = engine.style
-        tp, _, dp, pp = sizes
-        requests = engine.conn.requests  # the library as the release imported it
-        self._manager = _bare(
-            engine._class("KVManager"),
-            kv_args=SimpleNamespace(engine_rank=0, page_size=64, state_types=[]),
-            server_args=SimpleNamespace(kv_cache_dtype="auto", dp_size=dp, enable_hisparse=False),
-            kv_cache_dtype_str="auto",
-            kv_layout=None,
-            dsv41_spec_layout=None,
-            is_mla_backend=False,
-            is_hybrid_mla_backend=False,
-            attn_tp_size=tp,
-            attn_cp_size=1,
-            attn_cp_rank=0,
-            dcp_size=1,
-            pp_size=pp,
-            pp_rank=0,
-            enable_all_cp_ranks_for_transfer=False,
-            prefill_info_table={},
-            prefill_dp_size_table={},
-            prefill_attn_tp_size_table={},
-            prefill_pp_size_table={},
-            connection_pool={},
-            connection_lock=threading.Lock(),
-            session_pool=defaultdict(requests.Session),
-            session_pool_lock=threading.Lock(),
-            heartbeat_failures={},
-            heartbeat_interval=0.1,
-            max_failures=2,
-            _heartbeat_shutdown=threading.Event(),
-            addr_to_rooms_tracker=defaultdict(set),
-            request_status={},
-            failure_records={},
-            failure_lock=threading.Lock(),
-            _on_heartbeat_success=self._count_beat,
-        )
-        self._receiver = _bare(
-            engine._class("KVReceiver"),
-            bootstrap_addr=address,
-            bootstrap_room=0,
-            kv_mgr=self._manager,
-        )
-
-    def _count_beat(self, _address: str) -> None:
-        self.beats += 1
-
-    def topology(self) -> dict[str, Any] | None:
-        """Ask the server anew; ``None`` where SGLang could not use the answer (it logs why)."""
-        if self._style is CallStyle.NAMED:
-            self._manager.prefill_info_table.clear()
-            if not self._manager.try_ensure_parallel_info(self.address):
-                return None
-            info = self._manager.prefill_info_table[self.address]
-            return dict(vars(info))  # a flat dataclass
-        # Older clients return a tuple of sizes, in an order of their own; all None where failed.
-        name = {
-            CallStyle.PIPELINE: "_get_prefill_parallel_info_from_server",
-            CallStyle.ENGINE_RANK: "_get_prefill_dp_size_from_server",
-        }[self._style]
-        answer = getattr(self._receiver, name)()
-        values = answer if isinstance(answer, tuple) else (answer,)
-        return None if None in values else {str(i): value for i, value in enumerate(values)}
-
-    def route(
-        self, dp_rank: int, cp_rank: int, tp_rank: int, pp_rank: int
-    ) -> dict[str, Any] | None:
-        """Ask for one rank's address; ``None`` where the server has none (SGLang logs why)."""
-        arguments = {
-            CallStyle.NAMED: (dp_rank, cp_rank, tp_rank, pp_rank),
-            CallStyle.PIPELINE: (tp_rank, dp_rank, pp_rank),
-            CallStyle.ENGINE_RANK: (tp_rank, dp_rank),
-        }[self._style]
-        answer: dict[str, Any] | None = self._receiver._get_bootstrap_info_from_server(*arguments)
-        return answer
-
-    def start_heartbeat(self) -> None:
-        """Start SGLang's heartbeat thread on a server whose topology was read, with one miss."""
-        if not hasattr(self._manager, "_start_heartbeat_checker_thread"):
-            raise AttributeError("this release's common manager has no heartbeat thread")
-        self._manager.heartbeat_failures[self.address] = 1
-        self._manager._start_heartbeat_checker_thread()
-
-    def stop_heartbeat(self) -> None:
-        """Let the heartbeat thread end."""
-        self._manager._heartbeat_shutdown.set()
-
-    @property
-    def misses(self) -> int:
-        """Heartbeats missed in a row; SGLang gives the server up at two."""
-        return int(self._manager.heartbeat_failures.get(self.address, 0))
-
-    @property
-    def knows_server(self) -> bool:
-        """Whether the server's topology is still cached; the heartbeat drops that of a dead one."""
-        return self.address in self._manager.prefill_info_table
-
-
-def _bare(base: type[Any], **attributes: Any) -> Any:
-    """Make an object of ``base`` that did not run ``__init__``, with these attributes."""
-    # An own subclass: methods that only a transfer backend has may be missing.
-    concrete: Any = type(base.__name__, (base,), {})
-    concrete.__abstractmethods__ = frozenset()
-    made = concrete.__new__(concrete)
-    vars(made).update(attributes)
-    return made
+        for module in self._modules:
+            for name in ("get_parallel", "get_serving", "get_disagg"):
+                if hasattr(module, name):
+                    setattr(module, name, lambda: settings)
+            if hasattr(module, "get_local_ip_by_remote"):  # later a manager has its local_ip
+                module.get_local_ip_by_remote = lambda: rank.rank_ip
 
 
 def _split(address: str) -> tuple[str, int]:

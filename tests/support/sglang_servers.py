@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from support.sglang_peer import SglangPeer, Sizes
 from support.sglang_process import ChildProcess
@@ -37,17 +39,20 @@ class Service(HttpServer):
 
 
 @contextmanager
-def run_service() -> Iterator[Service]:
-    """Run this project's service, new and empty, on free ports."""
-    with ChildProcess(_SHIM) as child:
+def run_service(**http: Any) -> Iterator[Service]:
+    """Run this project's service, new and empty, on free ports.
+
+    :param http: fields of ``HttpConfig`` that are not its defaults; a list for a set.
+    """
+    with ChildProcess(_SHIM, ["--http", json.dumps(http)]) as child:
         http, grpc = (f"127.0.0.1:{child.ready[port]}" for port in ("http", "grpc"))
         yield Service(http, child, grpc)
 
 
 @contextmanager
-def run_sglang_server(root: Path) -> Iterator[HttpServer]:
+def run_sglang_server(root: Path, backend: str = "") -> Iterator[HttpServer]:
     """Run the server of the release installed in ``root``, new and empty, on a free port."""
-    with SglangPeer(root) as peer:
+    with SglangPeer(root, backend=backend) as peer:
         yield HttpServer(peer.serve(), peer)
 
 

@@ -28,13 +28,14 @@ async def _spin(seconds: float) -> None:
         await asyncio.sleep(0)
 
 
-async def _serve(host: str, busy_us: int) -> None:
+async def _serve(config: HttpConfig, busy_us: int) -> None:
+    host = config.host
     service = BootstrapService(ServiceConfig(host=host, grpc_port=0))
     await service.start()
     shim = HttpShim(
         service.registry,
         service.rooms,
-        HttpConfig(host=host, port=0),
+        config,
         grpc_port=service.port,
     )
     spinner: asyncio.Task[None] | None = None
@@ -57,9 +58,15 @@ async def _serve(host: str, busy_us: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--http", default="{}", help="fields of HttpConfig, as a JSON object")
     parser.add_argument("--busy-us", type=int, default=0)
     arguments = parser.parse_args()
-    asyncio.run(_serve(arguments.host, arguments.busy_us))
+    fields = {
+        name: frozenset(value) if isinstance(value, list) else value
+        for name, value in json.loads(arguments.http).items()
+    }
+    config = HttpConfig(**{"host": arguments.host, "port": 0, **fields})
+    asyncio.run(_serve(config, arguments.busy_us))
 
 
 if __name__ == "__main__":

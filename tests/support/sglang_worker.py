@@ -1,7 +1,7 @@
 """A process that plays SGLang's parts on request: JSON lines on stdin and stdout.
 
-Usage: ``sglang_worker.py RELEASE_FOLDER``. Its first line is ``{"ready": true}``. Then each line
-``{"call": NAME, "with": {...}}`` is answered by ``{"value": ..., "log": [...]}`` or
+Usage: ``sglang_worker.py RELEASE_FOLDER [BACKEND]``. Its first line is ``{"ready": true}``. Then
+each line ``{"call": NAME, "with": {...}}`` is answered by ``{"value": ..., "log": [...]}`` or
 ``{"error": TEXT, "log": [...]}``, where ``log`` is what SGLang logged meanwhile. The end of stdin
 ends the process. ``support.sglang_peer`` is the other end.
 """
@@ -9,6 +9,7 @@ ends the process. ``support.sglang_peer`` is the other end.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -24,8 +25,8 @@ from support.sglang_roles import Decode, Engine, LogCapture, PrefillRank, Server
 class Worker:
     """The calls that a request may name: its public methods."""
 
-    def __init__(self, root: Path) -> None:
-        self._engine = Engine(root)
+    def __init__(self, root: Path, backend: str = "") -> None:
+        self._engine = Engine(root, backend)
         self._server: Server | None = None
         self._heart: Decode | None = None
 
@@ -44,14 +45,18 @@ class Worker:
         rank = {**rank, "sizes": tuple(rank["sizes"]), "ranks": tuple(rank["ranks"])}
         self._engine.register(address, PrefillRank(**rank))
 
+    def asks_topology(self) -> bool:
+        """Whether the release asks for the topology at all."""
+        return self._decode("").asks_topology
+
     def topology(self, address: str, sizes: list[int]) -> dict[str, Any] | None:
         """Ask as a decode engine of the same sizes (tp, cp, dp, pp)."""
         return self._decode(address, sizes).topology()
 
-    def route(self, address: str, rank: list[int]) -> dict[str, Any] | None:
+    def route(self, address: str, rank: list[int], sizes: list[int]) -> dict[str, Any] | None:
         """Ask for the rank (dp, cp, tp, pp)."""
         dp_rank, cp_rank, tp_rank, pp_rank = rank
-        return self._decode(address).route(dp_rank, cp_rank, tp_rank, pp_rank)
+        return self._decode(address, sizes).route(dp_rank, cp_rank, tp_rank, pp_rank)
 
     def register_dp_rank(self, address: str, room: int, dp_rank: int) -> None:
         """Tell which DP rank took a room."""
@@ -61,12 +66,12 @@ class Worker:
         """Ask for the DP ranks of rooms."""
         return self._engine.query_dp_ranks(address, rooms)
 
-    def start_heartbeat(self, address: str, sizes: list[int]) -> bool:
+    def start_heartbeat(self, address: str, sizes: list[int], interval: float) -> bool:
         """Read the topology and watch the server from then on; false where it cannot be read."""
         self._heart = self._decode(address, sizes)
         if self._heart.topology() is None:
             return False
-        self._heart.start_heartbeat()
+        self._heart.start_heartbeat(interval)
         return True
 
     def heartbeat(self) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def main() -> None:
     # SGLang and what it imports must not write into the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     log = LogCapture().install()
-    worker = Worker(Path(sys.argv[1]))
+    worker = Worker(Path(sys.argv[1]), *sys.argv[2:3])
 
     def send(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
@@ -109,6 +114,7 @@ def main() -> None:
             send({"error": f"{type(error).__name__}: {error}", "log": log.take()})
         else:
             send({"value": value, "log": log.take()})
+    os._exit(0)  # the heartbeat threads of some releases never end
 
 
 if __name__ == "__main__":
