@@ -30,6 +30,13 @@ GATHER = 0.0005
 a message costs is itself, not the rooms in it: at 2,000 rooms/s one for each room would keep two
 cores busy, and a queue would grow where nothing gathers."""
 
+GATHER_BUSY = 0.01
+"""The same where the host's own Python keeps the interpreter's lock. Every turn that a stream takes
+then is taken from the host, so there are to be few."""
+
+_BUSY = 0.003
+"""Seconds that a turn comes late where the lock is kept; the interpreter lends it after 5 ms."""
+
 _LASTED = 1.0
 """Seconds after which a stream counts as a success, so that the next one need not back off."""
 
@@ -111,13 +118,19 @@ async def _keep_open(
 async def _writing(
     call: Any, take_message: Callable[[], Any], wake: asyncio.Event
 ) -> AsyncGenerator[None, None]:
+    clock = asyncio.get_running_loop().time
+
     async def write() -> None:
+        gather = GATHER
         while True:
             await wake.wait()
             wake.clear()
             while (message := take_message()) is not None:
                 await call.write(message)
-                await asyncio.sleep(GATHER)
+                slept_at = clock()
+                await asyncio.sleep(gather)
+                late = clock() - slept_at - gather
+                gather = GATHER_BUSY if late > _BUSY else GATHER
 
     wake.set()
     writer = asyncio.get_running_loop().create_task(write())
