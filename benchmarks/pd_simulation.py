@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from harness.ending import ended_by_sigterm
 from harness.report import write_section
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -47,8 +48,7 @@ def measure(settings: Settings, loops: Sequence[str], runs: int) -> list[RunResu
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )
-    with ExitStack() as stack:
-        stack.enter_context(progress)
+    with ended_by_sigterm(), progress, ExitStack() as stack:
         total = runs * len(loops) * len(CONTESTANTS) * requests
         task = progress.add_task("starting the schedulers", total=total)
         teams = [stack.enter_context(Team(each, settings)) for each in CONTESTANTS]
@@ -86,10 +86,14 @@ def arguments_of(argv: Sequence[str]) -> argparse.Namespace:
         default="sleep",
         help="what a step is: the thread waits, as for a GPU, or computes in Python (sleep)",
     )
+    wait = "most that this project's decode waits for the ranks of new requests (0: never)"
+    add("--wait-ms", type=float, default=0, help=wait)
     add("--loop", choices=(*LOOPS, "both"), default="both", help="SGLang's event loop (both)")
     add("--seed", type=int, default=1, help="of the trace (1)")
     add("--quick", action="store_true", help="1 run of 1 s")
     add("--json", action="store_true", help="print JSON instead of the tables")
+    output = parser.add_mutually_exclusive_group()
+    add = output.add_argument
     add("--plot", type=Path, metavar="FILE", help="write the figures as a PNG (needs matplotlib)")
     add("--write", action="store_true", help="rewrite the section of README.md and its picture")
     arguments = parser.parse_args(argv)
@@ -109,6 +113,7 @@ def arguments_of(argv: Sequence[str]) -> argparse.Namespace:
             prefill_step=arguments.prefill_ms / 1e3,
             tokens=arguments.tokens,
             step_kind=arguments.step,
+            wait=arguments.wait_ms / 1e3,
             seed=arguments.seed,
         )
     except ValueError as error:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
-from types import FrameType
 
+from harness.ending import ended_by_sigterm
 from harness.load import LoadProcess, Outcome
 from harness.netns import (
     NamespacePair,
@@ -290,20 +289,6 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.quick:
         arguments.processes, arguments.queries, arguments.grpc_queries = 4, 100, 400
     return arguments
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, so that namespaces and processes do not outlive the run."""
-
-    def leave(_signal: int, _frame: FrameType | None) -> None:
-        sys.exit(143)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def main() -> int:

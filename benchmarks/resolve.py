@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from harness.plots import Panel, draw, have_matplotlib
 from harness.redis_yardstick import RedisUnavailableError, check_redis
 from harness.report import ReportTable, write_section
 from harness.resolve_runs import (
@@ -164,6 +165,23 @@ def tables_of(figures: Figures) -> list[ReportTable]:
     return tables
 
 
+def plot(figures: Figures) -> str:
+    """Draw the rates; return the Markdown that shows them."""
+    latency: dict[str, list[tuple[float, float]]] = {}
+    cpu: dict[str, list[tuple[float, float]]] = {}
+    for run in figures.rates:
+        latency.setdefault(f"{run.name}, p50", []).append((run.rate, run.p50_us / 1000))
+        latency.setdefault(f"{run.name}, p99", []).append((run.rate, run.p99_us / 1000))
+        cpu.setdefault(run.name, []).append((run.rate, run.server_cpu_us))
+    return draw(
+        "resolve",
+        [
+            Panel("Published to resolved", "rooms/s", "ms", latency),
+            Panel("Server CPU for a room", "rooms/s", "µs", cpu),
+        ],
+    )
+
+
 def _us(*values: float) -> tuple[str, ...]:
     return tuple(f"{value:.1f}" if value < 100 else f"{value:,.0f}" for value in values)
 
@@ -175,9 +193,9 @@ def _ratios(*values: float) -> tuple[str, ...]:
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     add = parser.add_argument
-    add("--pairs", type=int, default=10, help="pairs of blocks of the scheduler's loop (10)")
-    add("--block", type=float, default=1.0, help="seconds of such a block (1)")
-    add("--queries", type=int, default=150, help="SGLang's queries for each pair (150)")
+    add("--pairs", type=int, default=30, help="pairs of blocks of the scheduler's loop (30)")
+    add("--block", type=float, default=0.3, help="seconds of such a block (0.3)")
+    add("--queries", type=int, default=50, help="SGLang's queries for each pair (50)")
     add("--seconds", type=float, default=4.0, help="length of a run at one rate (4)")
     add("--repeats", type=int, default=3, help="runs at each rate (3)")
     add("--burst", type=float, default=3.0, help=f"seconds of {BURST_RATE:,} rooms/s (3)")
@@ -188,7 +206,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--write", action="store_true", help="rewrite the section of README.md and its plot")
     arguments = parser.parse_args(argv)
     if arguments.quick:
-        arguments.pairs, arguments.block, arguments.queries = 3, 0.5, 50
+        arguments.pairs, arguments.block, arguments.queries = 8, 0.3, 20
         arguments.seconds, arguments.repeats, arguments.burst = 1.0, 1, 1.0
         arguments.silence = 3.0
     return arguments
@@ -218,6 +236,8 @@ def main() -> int:
             table.show("")
     if arguments.write:
         sections = [table.markdown() for table in tables]
+        if figures.rates and have_matplotlib():
+            sections.insert(0, plot(figures))
         if not redis:
             sections.append("Without the Redis yardstick: there was none on that machine.")
         write_section("resolve", sections, command=" ".join(["python", *sys.argv]))

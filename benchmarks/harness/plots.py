@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Panel", "draw", "have_matplotlib"]
 
 _PLOTS = Path(__file__).resolve().parents[1] / "plots"
 
-_STYLES = (("#1b6ca8", "-", "o"), ("#c2571a", "--", "s"), ("#5b8c3e", "-.", "^"))
-"""Colour, line and marker of each series: told apart without colour, too."""
+_OURS, _THEIRS = ("#1b6ca8", "o"), ("#c2571a", "s")
+"""Colour and marker: told apart without colour, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One set of axes. ``series`` maps a name to its points."""
+    """One set of axes. ``series`` maps a name to its points; a p99 is drawn dotted."""
 
     title: str
     x: str
@@ -25,7 +25,6 @@ class Panel:
     series: Mapping[str, Sequence[tuple[float, float]]]
     target: float | None = None
     """Drawn as a dotted line."""
-    log_y: bool = field(default=True, kw_only=True)
 
 
 def have_matplotlib() -> bool:
@@ -41,17 +40,15 @@ def draw(name: str, panels: Sequence[Panel]) -> str:
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
-        for (label, points), style in zip(panel.series.items(), _STYLES, strict=False):
-            colour, line, marker = style
+        for label, points in panel.series.items():
+            colour, marker = _OURS if label.startswith("bootstrap-grpc") else _THEIRS
+            line = ":" if label.endswith("p99") else "-"
             xs, ys = zip(*sorted(points), strict=True)
             axis.plot(xs, ys, color=colour, linestyle=line, marker=marker, label=label)
         if panel.target is not None:
-            axis.axhline(panel.target, color="#777777", linestyle=":", label="target")
+            axis.axhline(panel.target, color="#777777", linestyle="--", label="target")
         axis.set_xscale("log")
-        if panel.log_y:
-            axis.set_yscale("log")
-        else:
-            axis.set_ylim(bottom=0)
+        axis.set_yscale("log")
         axis.set_title(panel.title, fontsize=10)
         axis.set_xlabel(panel.x)
         axis.set_ylabel(panel.y)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,6 +23,10 @@ DP_RANKS = 8
 
 STEP_SECONDS = 0.005
 """A scheduler's step: Python that holds the interpreter lock all the time."""
+
+STEP_SPREAD = 0.2
+"""How much a step may be longer or shorter. Without it every step would end when the interpreter's
+switch interval does, which is 5 ms, too, and every poll would meet another thread's turn."""
 
 
 class RoomClient:
@@ -149,6 +154,7 @@ class RoomClient:
         """
         count = int(rate * seconds)
         arrivals = Arrivals(rate, count, start_ns)
+        lengths = Random(1)  # the same in every block
         calls: dict[str, list[float]] = {"poll": [], "submit": [], "publish": []}
         steps: list[float] = []
         backlog: list[int] = []
@@ -176,15 +182,17 @@ class RoomClient:
                     before = time.perf_counter()
                     self._publisher.publish(base + number, number % DP_RANKS)
                     calls["publish"].append((time.perf_counter() - before) * 1e6)
-            steps.append(self._step() * 1e6)
+            length = lengths.uniform(1 - STEP_SPREAD, 1 + STEP_SPREAD)
+            steps.append(self._step(length) / length * 1e6)
         if live == "publisher":
             self._publisher.flush(10)
         return {"calls_us": calls, "steps_us": steps, "known": known, "pending": backlog}
 
-    def _step(self) -> float:
+    def _step(self, length: float = 1.0) -> float:
+        rounds = int(self._rounds * length)
         start = time.perf_counter()
         table = dict.fromkeys(range(256), 0)
-        for number in range(self._rounds):
+        for number in range(rounds):
             table[number & 255] = (table[number & 127] + number * 3) % 1021
         return time.perf_counter() - start
 

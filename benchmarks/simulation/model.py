@@ -42,6 +42,9 @@ class Settings:
     loop: str = "overlap"
     """One of ``LOOPS``, SGLang's two event loops: results are awaited after, or before, the next
     step is launched. ``cpu`` steps leave nothing to overlap."""
+    wait: float = 0.0
+    """How long this project's decode waits for the ranks of requests that it has just taken in,
+    which ``poll`` itself never does."""
     seed: int = 1
     """Of the trace."""
 
@@ -53,6 +56,8 @@ class Settings:
         for name in ("rate", "duration", "step", "prefill_step"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
+        if self.wait < 0:
+            raise ValueError(f"wait is {self.wait}, must be at least 0")
         if self.duration > 45:
             # The kernel forgets a TIME-WAIT after 60 s, and it is counted at the end.
             raise ValueError(f"duration is {self.duration}, must be at most 45")

@@ -16,7 +16,7 @@ _BAR = 0.26
 
 
 def draw(rows: Sequence[Row], loops: Sequence[str], path: Path) -> None:
-    """Write a PNG: how TTFTs are distributed, the loops' share, the sockets, the server's CPU.
+    """Write a PNG: the TTFTs of the median run, the loops' share, the sockets and the CPU.
 
     :raises ImportError: matplotlib is not installed.
     """
@@ -52,7 +52,9 @@ def draw(rows: Sequence[Row], loops: Sequence[str], path: Path) -> None:
 
 def _distribution(place: Any, rows: Sequence[Row]) -> None:
     for row in rows:
-        values = sorted(value for run in row.runs for value in run.ttfts_ms)
+        # One run, as the table's median is: a pause of the machine in another must not show here.
+        by_p99 = sorted(row.runs, key=lambda run: run.ttft_p99_ms)
+        values = sorted(by_p99[(len(by_p99) - 1) // 2].ttfts_ms)
         parts = [(number + 1) / len(values) * 100 for number in range(len(values))]
         colour = _COLOURS[row.contestant.name]
         place.plot(values, parts, color=colour, label=row.contestant.label)

@@ -9,6 +9,7 @@ it joins the service and says ``{"joined": true}``; told ``{"start": T, "give_up
 from __future__ import annotations
 
 import json
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -111,7 +112,9 @@ def run(
     told = 0.0
 
     def alive() -> bool:
-        return time.monotonic() < times["give_up"]
+        # Nothing is written to stdin during a run: what can be read is its end.
+        ended, _, _ = select.select([sys.stdin], [], [], 0)
+        return not ended and time.monotonic() < times["give_up"]
 
     def on_finished(count: int) -> None:
         nonlocal told

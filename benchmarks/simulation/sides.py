@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from simulation.model import Request, Settings
 __all__ = ["DecodeSide", "PrefillSide", "decode_side", "prefill_side"]
 
 _SETUP_TIMEOUT = 20.0
+_POLL_EVERY = 0.0001
+"""Seconds, where a decode waits for an answer."""
 
 
 @runtime_checkable
@@ -69,7 +72,7 @@ def prefill_side(release: Path | None, rank: int, settings: Settings) -> Prefill
 
 def decode_side(release: Path | None, settings: Settings) -> DecodeSide:
     """Return the side of an SGLang release, or this project's for ``None``."""
-    return _GrpcDecode() if release is None else _SglangDecode(release, settings)
+    return _GrpcDecode(settings) if release is None else _SglangDecode(release, settings)
 
 
 class _SglangPrefill:
@@ -227,13 +230,14 @@ class _GrpcPrefill:
 class _GrpcDecode:
     """This project's resolver and topology cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
         from bootstrap_grpc.client import BootstrapClient
 
         self._client_class = BootstrapClient
         self._client: Any = None
         self._resolver: Any = None
         self._topology: Any = None
+        self._wait = settings.wait
         self._waiting: dict[int, Request] = {}
         self._new: list[int] = []
         self._errors: list[str] = []
@@ -253,10 +257,14 @@ class _GrpcDecode:
         self._new.append(request.room)
 
     def resolve(self) -> list[tuple[Request, int]]:
-        if self._new:
-            self._resolver.submit(self._new)
-            self._new = []
+        new, self._new = self._new, []
+        if new:
+            self._resolver.submit(new)
         known: dict[int, int] = self._resolver.poll()
+        until = time.monotonic() + self._wait
+        while not known.keys() >= set(new) and time.monotonic() < until:
+            time.sleep(_POLL_EVERY)
+            known.update(self._resolver.poll())
         if not known:
             return []
         dp_ranks = {route.key.dp_rank for route in self._topology.current().routes}

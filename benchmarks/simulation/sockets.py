@@ -9,11 +9,12 @@ __all__ = ["client_time_waits"]
 _TIME_WAIT = "06"  # as in include/net/tcp_states.h
 
 
-def client_time_waits(port: int) -> int:
-    """Count the client-side sockets in TIME-WAIT towards ``port``, whoever left them.
+def client_time_waits(port: int) -> set[str]:
+    """Return the local addresses of the sockets in TIME-WAIT towards ``port``, whoever left them.
 
     Each keeps a port of its host for a minute: in a shorter run, all of its are there at the end,
-    less the few whose port the kernel gave out again (it does on loopback).
+    less the few whose port the kernel gave out again (it does on loopback). What is there before
+    a server has its first client is none of its: the kernel gave out a port that was a client's.
     """
     wanted = f":{port:04X}"
     found: set[str] = set()
@@ -22,4 +23,4 @@ def client_time_waits(port: int) -> int:
             _, local, peer, state, *_ = line.split()
             if state == _TIME_WAIT and peer.endswith(wanted):
                 found.add(local)
-    return len(found)
+    return found

@@ -84,7 +84,9 @@ def unkept(rows: Sequence[Row], settings: Settings) -> Iterator[str]:
             connections = run.prefill_connections + run.decode_connections
             if connections > most:
                 yield f"{row.loop}: {connections} connections, at most {most} expected"
-        for share in ("prefill_share", "decode_share"):
+        # A decode that is told to wait does.
+        shares = ("prefill_share",) if settings.wait else ("prefill_share", "decode_share")
+        for share in shares:
             if row.figure(share) * _TIMES_LESS > pooled[row.loop].figure(share):
                 yield f"{row.loop}: {share} is {row.figure(share):.1%}"
 
@@ -98,14 +100,14 @@ def main_table(rows: Sequence[Row]) -> ReportTable:
         "TTFT p50 ms",
         "TTFT p99 ms",
         "req/s",
-        "share of prefill loop",
-        "share of decode loop",
-        "worst pass ms",
-        "connections of prefill",
-        "connections of decode",
+        "prefill share",
+        "decode share",
+        "worst ms",
+        "prefill conns",
+        "decode conns",
         "TIME-WAIT",
         "server CPU s",
-        "schedulers CPU s",
+        "sched. CPU s",
     )
     for row in rows:
         table.add(
@@ -142,4 +144,5 @@ def changes_table(rows: Sequence[Row], loops: Sequence[str]) -> ReportTable:
 def _change(old: float, new: float) -> str:
     if not old:
         return "—"
-    return f"{(new / old - 1) * 100:+.0f} %"
+    percent = round((new / old - 1) * 100)
+    return f"{percent:+d} %" if percent else "0 %"
