@@ -39,6 +39,7 @@ class TopologyCache:
         self._target = str(connection.target)
         self._pid = os.getpid()
         self._current: Topology | None = None
+        self._known_ranks: Topology | None = None
         self._confirmed_at: float | None = None
         self._live = False
         self._known = threading.Event()
@@ -135,10 +136,15 @@ class TopologyCache:
             await asyncio.sleep(logic.on_end(error))
 
     def _receive(self, after: Topology) -> None:
-        before, self._current = self._current, after
+        before, self._current = self._known_ranks, after
         self._confirmed_at, self._live = time.monotonic(), True
         self._known.set()
-        if before is not None and _restarted(before, after):
+        restarted = before is not None and _restarted(before, after)
+        if before is None or restarted or after.routes:
+            # A service that started anew is empty at first: what is compared is the newest
+            # state with ranks in it.
+            self._known_ranks = after
+        if before is not None and restarted:
             for on_restart in self._on_restart:
                 _guarded(on_restart, before, after)
         for on_change in self._on_change:

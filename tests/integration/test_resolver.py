@@ -199,6 +199,28 @@ def test_the_cache_follows_changes_restarts_and_losses(tmp_path: Path) -> None:
             assert states[0].state is TopologyState.EMPTY
 
 
+def test_moved_ranks_are_a_restart_also_where_the_service_started_empty(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path) as service:
+        service.start()
+        with BootstrapClient(service.grpc) as client:
+            cache = client.topology_cache()
+            moved: list[tuple[int, int]] = []
+            cache.on_restart(
+                lambda old, new: moved.append((old.routes[0].rank_port, new.routes[0].rank_port))
+            )
+            states: list[TopologyState] = []
+            cache.on_change(lambda topology: states.append(topology.state))
+            client.register_rank(Registration(RankKey(), "10.0.0.1", 17000, Shape()))
+            eventually(cache.ready, "READY reaches the cache")
+            service.kill()
+            service.start()
+            eventually(lambda: states[-1] is TopologyState.EMPTY, "the new service is empty")
+            assert moved == []
+            client.register_rank(Registration(RankKey(), "10.0.0.1", 17555, Shape()))
+            eventually(lambda: moved, "the moved rank is told")
+            assert moved == [(17000, 17555)]
+
+
 # --- outages ---
 
 
