@@ -49,6 +49,7 @@ bench: $(VENV)/dev.stamp ## run the benchmarks and rewrite benchmarks/README.md 
 	$(BIN)/python benchmarks/unary_query.py --write
 	$(BIN)/python benchmarks/http_throughput.py --write
 	$(BIN)/python benchmarks/resolve.py --write
+	$(BIN)/python benchmarks/stacks.py --write
 	$(BIN)/python benchmarks/scale.py --write
 	$(BIN)/python benchmarks/pd_simulation.py --write
 	$(BIN)/python benchmarks/port_exhaustion.py --quick --write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import click
@@ -169,6 +170,9 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     set_up_logging(log_level)
+    # What is loaded stays: without this every full collection walks it, for 80 ms (measured).
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(
             serve_until_stopped(service, http, None if port_file is None else PortFile(port_file))

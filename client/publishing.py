@@ -5,11 +5,11 @@ Without threads or I/O. Not thread-safe: its driver calls it from one task.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 
+from bootstrap_grpc.client.recent import RecentRooms
 from bootstrap_grpc.protos import bootstrap_pb2 as pb
 from bootstrap_grpc.protos.model import MAX_MESSAGE_ROOMS
 
@@ -19,14 +19,6 @@ __all__ = ["PublisherLogic"]
 MOST_IN_FLIGHT = 16
 """Messages that may wait for their acknowledgement. Past it rooms gather here, in few messages,
 rather than in the buffers of the connection, in many."""
-
-
-@dataclass(slots=True)
-class _Room:
-    dp_rank: int
-    published_at: float
-    changed: bool = False
-    """Was published with another rank before: the service may hold that one."""
 
 
 class PublisherLogic:
@@ -42,9 +34,7 @@ class PublisherLogic:
     ) -> None:
         """``lifetime`` in seconds is the service's: older rooms need not be sent again."""
         self._clock = clock
-        self._lifetime = lifetime
-        self._capacity = capacity
-        self._kept: OrderedDict[int, _Room] = OrderedDict()
+        self._kept = RecentRooms(capacity, lifetime)
         self._unsent: dict[int, None] = {}
         self._again: dict[int, None] = {}
         self._in_flight: deque[tuple[int, list[int]]] = deque()
@@ -66,14 +56,8 @@ class PublisherLogic:
 
     def publish(self, room: int, dp_rank: int) -> None:
         now = self._clock()
-        known = self._kept.get(room)
-        if known is None:
-            self._kept[room] = _Room(dp_rank, now)
-        else:
-            known.changed |= known.dp_rank != dp_rank
-            known.dp_rank, known.published_at = dp_rank, now
-            self._kept.move_to_end(room)
-            self._again.pop(room, None)  # said anew below
+        self._kept.put(room, dp_rank, now)
+        self._again.pop(room, None)  # said anew below
         self._unsent[room] = None
         self._forget_old(now)
 
@@ -89,7 +73,8 @@ class PublisherLogic:
             kept = self._kept.get(room)
             if kept is None or room in self._unsent:
                 continue
-            (self._unsent if kept.changed else self._again)[room] = None
+            _dp_rank, _published_at, changed = kept
+            (self._unsent if changed else self._again)[room] = None
         self._in_flight.clear()
 
     def on_acknowledged(self, sequence: int) -> None:
@@ -116,17 +101,12 @@ class PublisherLogic:
         return pb.PublishDpRanksRequest(
             sequence=self._sequence,
             rooms=rooms,
-            dp_ranks=[self._kept[room].dp_rank for room in rooms],
+            dp_ranks=self._kept.dp_ranks(rooms),
             resend=resend,
         )
 
     def _forget_old(self, now: float) -> None:
-        while self._kept:
-            room, oldest = next(iter(self._kept.items()))
-            young = now - oldest.published_at < self._lifetime
-            if young and len(self._kept) <= self._capacity:
-                return
-            del self._kept[room]
+        for room in self._kept.forget_old(now):
             self._again.pop(room, None)
             if room in self._unsent:
                 del self._unsent[room]

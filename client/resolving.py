@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable
-from itertools import islice
 
 from bootstrap_grpc.protos import bootstrap_pb2 as pb
 from bootstrap_grpc.protos.model import MAX_MESSAGE_ROOMS
@@ -20,7 +20,11 @@ class ResolverLogic:
 
     def __init__(self) -> None:
         self._pending: dict[int, float] = {}
-        self._deadlines: list[tuple[float, int]] = []
+        # A batch for each call of submit, not an entry for each room: those would be the host's
+        # garbage collector's to walk. The number tells batches of one deadline apart.
+        self._deadlines: list[tuple[float, int, tuple[int, ...]]] = []
+        self._batches = itertools.count()
+        self._batched = 0
         self._add: dict[int, None] = {}
         self._drop: dict[int, None] = {}
 
@@ -36,11 +40,12 @@ class ResolverLogic:
 
     def submit(self, rooms: Iterable[int], deadline: float) -> None:
         """Ask for ``rooms`` until ``deadline``; a room that is asked for already gets it anew."""
+        rooms = tuple(rooms)
         for room in rooms:
             if room not in self._pending:
                 self._add[room] = None
             self._pending[room] = deadline
-            heapq.heappush(self._deadlines, (deadline, room))
+        self._remember(deadline, rooms)
 
     def discard(self, rooms: Iterable[int]) -> None:
         """Ask for ``rooms`` no longer."""
@@ -66,20 +71,26 @@ class ResolverLogic:
         """The rooms whose deadline has passed, each with it. They are asked for no longer."""
         expired: list[tuple[int, float]] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, room = heapq.heappop(self._deadlines)
-            # A room that was answered, discarded or given a new deadline left its entry behind.
-            if self._pending.get(room) == deadline:
-                del self._pending[room]
-                self._let_go(room)
-                expired.append((room, deadline))
+            deadline, _, rooms = heapq.heappop(self._deadlines)
+            self._batched -= len(rooms)
+            for room in rooms:
+                # One that was answered, discarded or given a new deadline is here still.
+                if self._pending.get(room) == deadline:
+                    del self._pending[room]
+                    self._let_go(room)
+                    expired.append((room, deadline))
         return expired
 
     def next_deadline(self) -> float | None:
         """When ``expire`` next may have something to do; ``None`` for never."""
-        if len(self._deadlines) > 2 * len(self._pending) + 1_000:
-            # Answered rooms leave their entries until they are due: minutes, at a high rate.
-            self._deadlines = [(when, room) for room, when in self._pending.items()]
-            heapq.heapify(self._deadlines)
+        if self._batched > 2 * len(self._pending) + 1_000:
+            # Answered rooms stay in their batches until they are due: minutes, at a high rate.
+            batches: dict[float, list[int]] = {}
+            for room, deadline in self._pending.items():
+                batches.setdefault(deadline, []).append(room)
+            self._deadlines, self._batched = [], 0
+            for deadline, rooms in batches.items():
+                self._remember(deadline, tuple(rooms))
         return self._deadlines[0][0] if self._deadlines else None
 
     def take_message(self) -> pb.ResolveDpRanksRequest | None:
@@ -92,6 +103,10 @@ class ResolverLogic:
             message.add.extend(_take(self._add))
         return message
 
+    def _remember(self, deadline: float, rooms: tuple[int, ...]) -> None:
+        heapq.heappush(self._deadlines, (deadline, next(self._batches), rooms))
+        self._batched += len(rooms)
+
     def _let_go(self, room: int) -> None:
         if room in self._add:
             del self._add[room]  # the service was never told
@@ -100,7 +115,7 @@ class ResolverLogic:
 
 
 def _take(rooms: dict[int, None]) -> list[int]:
-    taken = list(islice(rooms, MAX_MESSAGE_ROOMS))
+    taken = list(itertools.islice(rooms, MAX_MESSAGE_ROOMS))
     if len(taken) == len(rooms):
         rooms.clear()
     else:

@@ -25,17 +25,26 @@ __all__ = ["Deliver", "publish_stream", "resolve_stream"]
 
 Deliver = Callable[[dict[int, int]], None]
 
-GATHER = 0.0005
-"""Least seconds between two messages of a stream; the event loop makes a millisecond of it. What
-a message costs is itself, not the rooms in it: at 2,000 rooms/s one for each room would keep two
-cores busy, and a queue would grow where nothing gathers."""
+GATHER_PUBLISHED = 0.0007
+"""Least seconds between two messages of a publish stream. What a message costs is itself, not the
+rooms in it: at 2,000 rooms/s one for each room would keep two cores busy, and a queue would grow
+where nothing gathers."""
+
+GATHER_ASKED = 0.002
+"""The same of a resolve stream, whose rooms are mostly asked for before they are published."""
 
 GATHER_BUSY = 0.01
 """The same where the host's own Python keeps the interpreter's lock. Every turn that a stream takes
 then is taken from the host, so there are to be few."""
 
-_BUSY = 0.003
-"""Seconds that a turn comes late where the lock is kept; the interpreter lends it after 5 ms."""
+_LATE = 0.003
+"""Seconds after which a turn is late; an interpreter whose lock is kept lends it after 5 ms."""
+
+_LATE_OF = 8
+"""Turns over which the share of late ones is taken."""
+
+_BUSY = 0.3
+"""Share of late turns that makes a busy host; on a loaded machine one is late now and then."""
 
 _LASTED = 1.0
 """Seconds after which a stream counts as a success, so that the next one need not back off."""
@@ -56,7 +65,7 @@ async def resolve_stream(
 
     async def converse(call: Any, _server_id: str) -> None:
         logic.on_connect()
-        async with _writing(call, logic.take_message, wake):
+        async with _writing(call, logic.take_message, wake, GATHER_ASKED):
             while (answer := await call.read()) is not grpc.aio.EOF:
                 if answers := logic.on_answers(answer.rooms, answer.dp_ranks):
                     deliver(answers)
@@ -75,7 +84,7 @@ async def publish_stream(
 
     async def converse(call: Any, server_id: str) -> None:
         logic.on_connect(server_id)
-        async with _writing(call, logic.take_message, wake):
+        async with _writing(call, logic.take_message, wake, GATHER_PUBLISHED):
             while (answer := await call.read()) is not grpc.aio.EOF:
                 logic.on_acknowledged(answer.sequence)
                 wake.set()
@@ -116,12 +125,12 @@ async def _keep_open(
 
 @contextlib.asynccontextmanager
 async def _writing(
-    call: Any, take_message: Callable[[], Any], wake: asyncio.Event
+    call: Any, take_message: Callable[[], Any], wake: asyncio.Event, least: float
 ) -> AsyncGenerator[None, None]:
     clock = asyncio.get_running_loop().time
 
     async def write() -> None:
-        gather = GATHER
+        gather, late_share = least, 0.0
         while True:
             await wake.wait()
             wake.clear()
@@ -129,8 +138,9 @@ async def _writing(
                 await call.write(message)
                 slept_at = clock()
                 await asyncio.sleep(gather)
-                late = clock() - slept_at - gather
-                gather = GATHER_BUSY if late > _BUSY else GATHER
+                late = clock() - slept_at - gather > _LATE
+                late_share += (late - late_share) / _LATE_OF
+                gather = GATHER_BUSY if late_share > _BUSY else least
 
     wake.set()
     writer = asyncio.get_running_loop().create_task(write())

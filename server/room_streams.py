@@ -7,6 +7,7 @@ message was under way goes out as one.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any
@@ -19,12 +20,11 @@ from bootstrap_grpc.server.waiting import Waiter, WaitingRooms
 __all__ = ["publish", "resolve"]
 
 ACK_DELAY = 0.005
-"""Seconds for which acknowledgements gather: each answers all messages before it."""
+"""Seconds for which acknowledgements gather, unless ``ACK_EVERY`` messages came: each answers all
+messages before it."""
 
-PACE = 0.005
-"""Most seconds that an answer waits for the client to drop what the last one answered. A busy
-client, whose interpreter gives its streams a turn every few milliseconds, is then sent one
-message a turn rather than hundreds that it can only queue."""
+ACK_EVERY = 8
+"""Messages after which an acknowledgement is due: half of what a client may have in flight."""
 
 PORTION = 4_096
 """Rooms handled before other work gets its turn: about a millisecond."""
@@ -39,26 +39,30 @@ async def publish(
 
     Ends when the client has no more to say, or with the error that ``ended`` is given.
     """
-    bell = _Bell()
-    stored = acknowledged = 0
+    bell, due = _Bell(), _Bell()
+    stored = acknowledged = since = 0
 
     async def read() -> None:
-        nonlocal stored
+        nonlocal stored, since
         async for request in requests:
             store = rooms.register_unknown if request.resend else rooms.register
             store(request.rooms, request.dp_ranks)
             stored = request.sequence
+            since += 1
             bell.ring()
+            if since >= ACK_EVERY:
+                due.ring()
 
     async with _Reader(read(), bell, ended) as reader:
         while not reader.is_done or stored != acknowledged:
             if stored != acknowledged:
-                acknowledged = stored
+                acknowledged, since = stored, 0
+                due.clear()
                 yield pb.PublishDpRanksResponse(sequence=acknowledged)
             else:
                 await bell.wait()
                 if not reader.is_done:
-                    await asyncio.sleep(ACK_DELAY)
+                    await due.wait(ACK_DELAY)
 
 
 async def resolve(
@@ -71,8 +75,9 @@ async def resolve(
     Ends when the client has no more to say and every room is answered, or with the error that
     ``ended`` is given.
     """
-    bell, heard = _Bell(), _Bell()
+    bell = _Bell()
     waiter = Waiter(bell.ring)
+    pace = _Pace(waiter)
 
     async def read() -> None:
         async for request in requests:
@@ -86,16 +91,19 @@ async def resolve(
                 waiting.add(waiter, request.add[start : start + PORTION])
                 if start:
                     await asyncio.sleep(0)
-            heard.ring()
+            pace.on_dropped()
 
     try:
         async with _Reader(read(), bell, ended) as reader:
             while True:
-                if answers := waiter.take(MAX_MESSAGE_ROOMS):
-                    heard.clear()
-                    yield pb.ResolveDpRanksResponse(rooms=answers.keys(), dp_ranks=answers.values())
+                if waiter.answers:
                     if not reader.is_done:
-                        await heard.wait(PACE)
+                        await pace.wait()
+                    if answers := waiter.take(MAX_MESSAGE_ROOMS):
+                        pace.on_sent(next(reversed(answers)))
+                        yield pb.ResolveDpRanksResponse(
+                            rooms=answers.keys(), dp_ranks=answers.values()
+                        )
                 elif reader.is_done and not waiter.unanswered:
                     break
                 else:
@@ -106,6 +114,51 @@ async def resolve(
         while more:
             more = waiting.close(waiter, PORTION)
             await asyncio.sleep(0)
+
+
+class _Pace:
+    """How many answers may be under way to a client that has not yet dropped what they answered.
+
+    A busy client, whose interpreter gives its streams a turn every few milliseconds, is then sent
+    a few messages a turn rather than hundreds that it can only queue. One that does not drop at
+    all is sent one message each ``PATIENCE``.
+    """
+
+    MOST = 4
+    """Answers under way to a client that keeps up: with one, a room that is published just after
+    another waits for the client's turn."""
+
+    PATIENCE = 0.01
+    """Most seconds that an answer waits."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._window = self.MOST
+        self._unheard: deque[tuple[int, float]] = deque()  # each answer's last room, and when sent
+        self._clock = asyncio.get_running_loop().time
+        self._heard = _Bell()
+
+    def on_sent(self, last_room: int) -> None:
+        self._unheard.append((last_room, self._clock()))
+
+    def on_dropped(self) -> None:
+        """The client dropped rooms. Its drops come in the order of the answers."""
+        while self._unheard and self._unheard[0][0] not in self._waiter.rooms:
+            _, sent_at = self._unheard.popleft()
+            if self._clock() - sent_at < self.PATIENCE:
+                self._window = min(self.MOST, self._window + 1)
+            else:
+                self._window = max(1, self._window - 1)
+            self._heard.ring()
+
+    async def wait(self) -> None:
+        """Wait until another answer may go out."""
+        while len(self._unheard) >= self._window:
+            self._heard.clear()
+            await self._heard.wait(self.PATIENCE)
+            if len(self._unheard) >= self._window:
+                self._window = 1
+                self._unheard.clear()
 
 
 class _Bell:

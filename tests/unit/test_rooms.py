@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -99,12 +100,21 @@ def test_querying_does_not_lengthen_a_life(table: RoomTable, clock: FakeClock) -
 def test_storing_drops_ended_rooms_faster_than_they_arrive(
     table: RoomTable, clock: FakeClock
 ) -> None:
-    table.register(range(1_000), [0] * 1_000)
+    count = 4_000  # enough for every shard
+    table.register(range(count), [0] * count)
     clock.advance(LIFETIME)
-    for number in range(1_000):
+    for number in range(count):
         table.register([10_000 + number], [0])
-    assert len(table) == 1_000
-    assert table.stats.expired == 1_000
+    assert len(table) == count
+    assert table.stats.expired == count
+
+
+def test_shards_do_not_all_grow_at_once() -> None:
+    """A dict that doubles stops the event loop for a moment; all of them at once, for long."""
+    sizes = Counter(map(id, RoomTable(FakeClock())._slots)).values()
+    assert len(sizes) == len(RoomTable(FakeClock())._shards)
+    assert max(sizes) >= 1.8 * min(sizes)
+    assert max(Counter(sizes).values()) <= 10
 
 
 @pytest.mark.parametrize("portion", [1, 7, 100, 10_000])
