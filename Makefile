@@ -45,14 +45,14 @@ test-lowest: .venvs/lowest/ready.stamp ## unit and contract tests on the declare
 test-sglang-env: .venvs/sglang-env/ready.stamp ## the same on an SGLang environment's versions
 	.venvs/sglang-env/bin/python -m pytest tests/unit tests/contract $(ARGS)
 
+BENCHMARKS := unary_query http_throughput resolve stacks scale pd_simulation "port_exhaustion --quick"
+
 bench: $(VENV)/dev.stamp ## run the benchmarks and rewrite benchmarks/README.md (10 minutes)
-	$(BIN)/python benchmarks/unary_query.py --write
-	$(BIN)/python benchmarks/http_throughput.py --write
-	$(BIN)/python benchmarks/resolve.py --write
-	$(BIN)/python benchmarks/stacks.py --write
-	$(BIN)/python benchmarks/scale.py --write
-	$(BIN)/python benchmarks/pd_simulation.py --write
-	$(BIN)/python benchmarks/port_exhaustion.py --quick --write
+	@missed=; for each in $(BENCHMARKS); do \
+		set -- $$each; script=benchmarks/$$1.py; shift; \
+		echo "$(BIN)/python $$script $$* --write"; \
+		$(BIN)/python $$script $$* --write || missed="$$missed $$script"; \
+	done; test -z "$$missed" || { echo "a promise was missed, or it cannot run here:$$missed"; exit 1; }
 
 compatibility: $(VENV)/dev.stamp ## measure who understands whom; rewrites docs/compatibility.md
 	$(BIN)/python benchmarks/compatibility.py --write

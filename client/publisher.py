@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from bootstrap_grpc.client.background import Stream
 from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
+from bootstrap_grpc.client.forks import process_number
 from bootstrap_grpc.client.publishing import PublisherLogic
 from bootstrap_grpc.client.streams import publish_stream
 from bootstrap_grpc.protos.model import MAX_DP_RANK, MAX_ROOM
@@ -29,8 +30,10 @@ class DpRankPublisher:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._pid = os.getpid()
+        self._process = process_number()
         self._closed = False
+        self._published: deque[tuple[int, int]] = deque()
+        self._told = False  # the loop will look at what was published
         # The loop's side.
         self._logic = PublisherLogic(time.monotonic)
         self._flushing: list[Callable[[], None]] = []
@@ -57,7 +60,10 @@ class DpRankPublisher:
         if type(dp_rank) is not int or not 0 <= dp_rank <= MAX_DP_RANK:
             raise _invalid("dp_rank", dp_rank, MAX_DP_RANK)
         self._check_usable()
-        self._connection.host.soon(lambda: self._publish(room, dp_rank))
+        self._published.append((room, dp_rank))
+        if not self._told:
+            self._told = True
+            self._connection.host.soon(self._take)
 
     def flush(self, timeout: float | None = 10.0) -> bool:
         """Wait until all that was published is acknowledged; false where ``timeout`` s are over.
@@ -71,7 +77,7 @@ class DpRankPublisher:
 
     def close(self) -> None:
         """End the stream; what is not acknowledged is given up (``flush`` first). Never waits."""
-        if self._pid == os.getpid() and not self._closed:
+        if self._process == process_number() and not self._closed:
             self._closed = True
             self._connection.host.soon(self._close)
 
@@ -82,17 +88,21 @@ class DpRankPublisher:
         self.close()
 
     def _check_usable(self) -> None:
-        if self._pid != os.getpid():
+        if self._process != process_number():
             raise ForkedError("this publisher belongs to the parent process; make one in the child")
         if self._closed:
             raise ValueError(f"the publisher to {self._connection.target} is closed")
 
     # --- in the host's loop -----------------------------------------------------------
 
-    def _publish(self, room: int, dp_rank: int) -> None:
+    def _take(self) -> None:
+        """Take over what was published."""
+        self._told = False  # first: what is published from now on is announced again
         if self._closed:
             return
-        self._logic.publish(room, dp_rank)
+        published = self._published
+        while published:
+            self._logic.publish(*published.popleft())
         if self._stream is None:
             self._wake = asyncio.Event()
             self._stream = self._connection.keep(self._run)
@@ -105,6 +115,7 @@ class DpRankPublisher:
 
     def _flush(self, done: Callable[[], None]) -> None:
         """Have ``done`` called once everything is acknowledged."""
+        self._take()
         self._flushing.append(done)
         self._acknowledged()
 

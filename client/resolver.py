@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from itertools import repeat
 from bootstrap_grpc.client.background import Stream
 from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, ForkedError, typed
+from bootstrap_grpc.client.forks import process_number
 from bootstrap_grpc.client.resolving import ResolverLogic
 from bootstrap_grpc.client.streams import resolve_stream
 from bootstrap_grpc.protos.model import MAX_ROOM
@@ -35,8 +35,9 @@ class DpRankResolver:
     ) -> None:
         self._connection = connection
         self._answer_locally = answer_locally
-        self._pid = os.getpid()
-        # The caller's side: what was submitted and not yet given out, with its deadline.
+        self._process = process_number()
+        # The caller's side: what was submitted and is not yet answered, with its deadline; the
+        # answers that are not yet given out.
         self._live: dict[int, float] = {}
         self._answers: deque[dict[int, int]] = deque()
         self._expired: deque[list[tuple[int, float]]] = deque()
@@ -49,7 +50,7 @@ class DpRankResolver:
 
     def __len__(self) -> int:
         """Rooms submitted and neither given out, discarded nor expired."""
-        return len(self._live)
+        return len(self._live) + sum(map(len, tuple(self._answers)))
 
     def submit(self, rooms: Iterable[int], timeout: float = 360.0) -> None:
         """Ask for ``rooms``; each is given out by ``poll``, or by ``expired`` after ``timeout`` s.
@@ -66,6 +67,9 @@ class DpRankResolver:
         rooms = checked_rooms(rooms)
         self._check_usable()
         deadline = time.monotonic() + timeout
+        if self._answers:  # what is answered and waits for the next poll is not asked for again
+            answered = tuple(self._answers)
+            rooms = [r for r in rooms if not any(r in answers for answers in answered)]
         self._live.update(dict.fromkeys(rooms, deadline))
         if self._answer_locally is not None and (answers := self._answer_locally(rooms)):
             self._deliver(answers)
@@ -81,11 +85,6 @@ class DpRankResolver:
                 answers = self._answers.popleft()
             except IndexError:  # another thread was faster
                 break
-            # Both loops run in C: this is the scheduler's time.
-            live = list(map(self._live.pop, answers, repeat(None)))
-            if None in live:  # a room that was discarded meanwhile is not given out
-                kept = zip(answers.items(), live, strict=True)
-                answers = dict(answer for answer, deadline in kept if deadline is not None)
             known.update(answers)
         return known
 
@@ -109,12 +108,15 @@ class DpRankResolver:
         rooms = checked_rooms(rooms)
         self._check_usable()
         gone = [room for room in rooms if self._live.pop(room, None) is not None]
+        for answers in tuple(self._answers):
+            for room in rooms:
+                answers.pop(room, None)
         if gone:
             self._connection.host.soon(lambda: self._discard(gone))
 
     def close(self) -> None:
         """End the stream. Idempotent, never waits."""
-        if self._pid == os.getpid() and not self._closed:
+        if self._process == process_number() and not self._closed:
             self._closed = True
             self._connection.host.soon(self._close)
 
@@ -125,13 +127,19 @@ class DpRankResolver:
         self.close()
 
     def _check_usable(self) -> None:
-        if self._pid != os.getpid():
+        if self._process != process_number():
             raise ForkedError("this resolver belongs to the parent process; make one in the child")
         if self._closed:
             raise ValueError(f"the resolver of {self._connection.target} is closed")
 
     def _deliver(self, answers: dict[int, int]) -> None:
-        self._answers.append(answers)
+        """Have the next poll give out ``answers``, less what was discarded meanwhile."""
+        live = list(map(self._live.pop, answers, repeat(None)))
+        if None in live:
+            kept = zip(answers.items(), live, strict=True)
+            answers = dict(answer for answer, deadline in kept if deadline is not None)
+        if answers:
+            self._answers.append(answers)
 
     # --- in the host's loop -----------------------------------------------------------
 

@@ -67,6 +67,33 @@ def test_discarded_rooms_are_not_given_out(
     eventually(lambda: waiting(running) == 0, "the service is told")
 
 
+def test_an_answer_is_not_given_out_that_was_discarded_before_the_poll(
+    client: BootstrapClient,
+) -> None:
+    resolver = client.resolver()
+    client.register_dp_ranks({1: 3, 2: 4})
+    resolver.submit([1, 2])
+    eventually(lambda: len(resolver._answers) == 1, "both are answered")
+    assert len(resolver) == 2
+    resolver.discard([1])
+    assert resolver.poll() == {2: 4}
+    assert len(resolver) == 0
+
+
+def test_a_room_that_is_answered_and_asked_for_again_is_given_out_once(
+    running: RunningService, client: BootstrapClient
+) -> None:
+    resolver = client.resolver()
+    client.register_dp_ranks({1: 3, 2: 4})
+    resolver.submit([1])
+    eventually(lambda: len(resolver._answers) == 1, "it is answered")
+    resolver.submit([1, 2])
+    assert collect(resolver, 2) == {1: 3, 2: 4}
+    eventually(lambda: waiting(running) == 0, "nothing more is asked for")
+    assert resolver.poll() == {}
+    assert len(resolver) == 0
+
+
 def test_a_room_that_never_comes_expires(running: RunningService, client: BootstrapClient) -> None:
     resolver = client.resolver()
     resolver.submit([1], timeout=0.05)
