@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -136,3 +137,15 @@ async def test_stop_is_idempotent_and_needs_no_start() -> None:
     await shim.start()
     await asyncio.gather(shim.stop(0), shim.stop(0))
     await shim.stop(0)
+
+
+async def test_a_connection_that_is_accepted_as_the_shim_stops_is_ended() -> None:
+    """asyncio forgot it, open: the client waited for the garbage collector."""
+    shim = new_shim()
+    await shim.start()
+    with socket.create_connection(("127.0.0.1", shim.port)) as client:
+        await asyncio.sleep(0)  # the next step accepts, and closes the listener
+        await shim.stop(0)
+        client.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(client.recv, 1) == b""
