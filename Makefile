@@ -9,11 +9,20 @@ BIN := $(VENV)/bin
 PACKAGES := protos server client compat cli
 
 # grpcio and protobuf at the declared floor, and as an SGLang environment has them.
+# SGLang's whole engine on a CPU: what it imports, not the CUDA packages that it requires.
+ENGINE := .cache/engine/venv
+ENGINE_TORCH := torch==2.13.0
+ENGINE_ALONE := sglang==0.5.23 mooncake-transfer-engine-non-cuda==0.3.13.post1 xgrammar==0.2.7
+ENGINE_NEEDS := numpy orjson psutil pybase64 requests packaging pillow fastapi msgspec pyzmq tqdm IPython aiohttp \
+	transformers==5.19.0 dill apache-tvm-ffi==0.1.11 sentencepiece==0.2.1 compressed-tensors==0.18.0 gguf \
+	openai==2.8.0 partial_json_parser uvloop uvicorn einops setproctitle jsonschema python-multipart \
+	watchfiles soundfile==0.13.1 prometheus-client
+
 LOWEST := grpcio==1.66.2 protobuf==5.27.2 aiohttp==3.9.0 click==8.1.0 rich==13.0.0
 SGLANG_ENV := grpcio==1.81.1 protobuf==6.33.5
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format test-sglang test-lowest test-sglang-env bench compatibility clean
+.PHONY: help serve test check format test-sglang test-e2e engine bench-engine test-lowest test-sglang-env bench compatibility clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +48,11 @@ format: $(VENV)/dev.stamp ## format the code
 test-sglang: $(VENV)/dev.stamp ## run the code of every SGLang release from 0.4.5.post3 to 0.5.23
 	BOOTSTRAP_GRPC_SGLANG_RELEASES=all $(BIN)/python -m pytest -m sglang $(ARGS)
 
+engine: $(ENGINE)/ready.stamp ## install SGLang's whole engine, for the next two
+
+test-e2e: $(VENV)/dev.stamp $(ENGINE)/ready.stamp ## run whole SGLang 0.5.23 servers on the CPU (10 minutes, 2 GB)
+	BOOTSTRAP_GRPC_ENGINE_PYTHON=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/python -m pytest -m engine $(ARGS)
+
 test-lowest: .venvs/lowest/ready.stamp ## unit and contract tests on the declared floors
 	.venvs/lowest/bin/python -m pytest tests/unit tests/contract $(ARGS)
 
@@ -53,6 +67,9 @@ bench: $(VENV)/dev.stamp ## run the benchmarks and rewrite benchmarks/README.md 
 		echo "$(BIN)/python $$script $$* --write"; \
 		$(BIN)/python $$script $$* --write || missed="$$missed $$script"; \
 	done; test -z "$$missed" || { echo "a promise was missed, or it cannot run here:$$missed"; exit 1; }
+
+bench-engine: $(VENV)/dev.stamp $(ENGINE)/ready.stamp ## the same of whole SGLang servers, unmodified and with the plugin (10 minutes)
+	BOOTSTRAP_GRPC_ENGINE_PYTHON=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/python benchmarks/engine_pair.py --write
 
 compatibility: $(VENV)/dev.stamp ## measure who understands whom; rewrites docs/compatibility.md
 	$(BIN)/python benchmarks/compatibility.py --write
@@ -79,4 +96,13 @@ $(VENV)/dev.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py |
 .venvs/%/ready.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' buf-bin $(DEPENDENCIES)
+	@touch $@
+
+# Mooncake needs libibverbs1 (apt-get install libibverbs1).
+$(ENGINE)/ready.stamp: pyproject.toml protos/bootstrap.proto protos/hatch_build.py
+	test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check $(ENGINE_TORCH)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(ENGINE_ALONE)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check $(ENGINE_NEEDS)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[sglang]'
 	@touch $@

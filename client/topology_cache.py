@@ -18,7 +18,7 @@ from bootstrap_grpc.client.watch import WatchLogic
 from bootstrap_grpc.protos import bootstrap_pb2 as pb
 from bootstrap_grpc.protos.model import Topology, TopologyState
 
-__all__ = ["TopologyCache"]
+__all__ = ["TopologyCache", "is_restart"]
 
 _log = logging.getLogger("bootstrap_grpc.client")
 
@@ -139,7 +139,7 @@ class TopologyCache:
         before, self._current = self._known_ranks, after
         self._confirmed_at, self._live = time.monotonic(), True
         self._known.set()
-        restarted = before is not None and _restarted(before, after)
+        restarted = before is not None and is_restart(before, after)
         if before is None or restarted or after.routes:
             # A service that started anew is empty at first: what is compared is the newest
             # state with ranks in it.
@@ -157,7 +157,8 @@ class TopologyCache:
                 _guarded(on_lost, error)
 
 
-def _restarted(before: Topology, after: Topology) -> bool:
+def is_restart(before: Topology, after: Topology) -> bool:
+    """Whether ``after`` tells that the engine started anew since ``before``, which had ranks."""
     if before.instance_id and after.instance_id and before.instance_id != after.instance_id:
         return True
     if before.server_id == after.server_id:
