@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -40,6 +41,9 @@ class DpRankResolver:
         # answers that are not yet given out.
         self._live: dict[int, float] = {}
         self._answers: deque[dict[int, int]] = deque()
+        # Held while an answer goes from the one to the other, for microseconds: a room that is
+        # discarded at that moment is in neither.
+        self._sorting = threading.Lock()
         self._expired: deque[list[tuple[int, float]]] = deque()
         # The loop's side.
         self._logic = ResolverLogic()
@@ -107,10 +111,11 @@ class DpRankResolver:
         """Ask for ``rooms`` no longer; they are not given out. Unknown rooms are no error."""
         rooms = checked_rooms(rooms)
         self._check_usable()
-        gone = [room for room in rooms if self._live.pop(room, None) is not None]
-        for answers in tuple(self._answers):
-            for room in rooms:
-                answers.pop(room, None)
+        with self._sorting:
+            gone = [room for room in rooms if self._live.pop(room, None) is not None]
+            for answers in tuple(self._answers):
+                for room in rooms:
+                    answers.pop(room, None)
         if gone:
             self._connection.host.soon(lambda: self._discard(gone))
 
@@ -134,12 +139,13 @@ class DpRankResolver:
 
     def _deliver(self, answers: dict[int, int]) -> None:
         """Have the next poll give out ``answers``, less what was discarded meanwhile."""
-        live = list(map(self._live.pop, answers, repeat(None)))
-        if None in live:
-            kept = zip(answers.items(), live, strict=True)
-            answers = dict(answer for answer, deadline in kept if deadline is not None)
-        if answers:
-            self._answers.append(answers)
+        with self._sorting:
+            live = list(map(self._live.pop, answers, repeat(None)))
+            if None in live:
+                kept = zip(answers.items(), live, strict=True)
+                answers = dict(answer for answer, deadline in kept if deadline is not None)
+            if answers:
+                self._answers.append(answers)
 
     # --- in the host's loop -----------------------------------------------------------
 

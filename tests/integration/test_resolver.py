@@ -80,6 +80,27 @@ def test_an_answer_is_not_given_out_that_was_discarded_before_the_poll(
     assert len(resolver) == 0
 
 
+def test_a_room_discarded_while_its_answer_is_sorted_out_is_not_given_out(
+    client: BootstrapClient,
+) -> None:
+    """It was neither asked for any more nor among the answers yet: nobody took it out."""
+    resolver = client.resolver()
+    discarding = threading.Thread(target=resolver.discard, args=([1],))
+
+    class Interrupted(dict[int, float]):
+        def pop(self, room: int, default: float | None = None) -> float | None:  # type: ignore[override]
+            found = super().pop(room, default)
+            if threading.current_thread() is not discarding and not discarding.ident:
+                discarding.start()
+                discarding.join(0.2)  # over where nothing holds it back
+            return found
+
+    resolver._live = Interrupted({1: 1e9, 2: 1e9})
+    resolver._deliver({1: 3, 2: 4})
+    discarding.join()
+    assert resolver.poll() == {2: 4}
+
+
 def test_a_room_that_is_answered_and_asked_for_again_is_given_out_once(
     running: RunningService, client: BootstrapClient
 ) -> None:
