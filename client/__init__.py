@@ -23,7 +23,11 @@ from bootstrap_grpc.client.hold import RankHold
 from bootstrap_grpc.client.hold_aio import AsyncRankHold
 from bootstrap_grpc.client.publisher import DpRankPublisher
 from bootstrap_grpc.client.resolver import DpRankResolver
-from bootstrap_grpc.client.streams_aio import AsyncDpRankPublisher, AsyncDpRankResolver
+from bootstrap_grpc.client.streams_aio import (
+    AsyncDpRankPublisher,
+    AsyncDpRankResolver,
+    AsyncTopologyCache,
+)
 from bootstrap_grpc.client.sync import BootstrapClient
 from bootstrap_grpc.client.topology_cache import TopologyCache
 from bootstrap_grpc.client.watch import TopologyWatch
@@ -44,6 +48,7 @@ __all__ = [
     "AsyncDpRankPublisher",
     "AsyncDpRankResolver",
     "AsyncRankHold",
+    "AsyncTopologyCache",
     "Attributes",
     "BootstrapClient",
     "BootstrapError",

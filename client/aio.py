@@ -20,9 +20,12 @@ from bootstrap_grpc.client.errors import BootstrapError, from_rpc, typed
 from bootstrap_grpc.client.hold_aio import AsyncRankHold
 from bootstrap_grpc.client.holding import HoldLogic
 from bootstrap_grpc.client.local_answers import LocalAnswers
-from bootstrap_grpc.client.streams_aio import AsyncDpRankPublisher, AsyncDpRankResolver
+from bootstrap_grpc.client.streams_aio import (
+    AsyncDpRankPublisher,
+    AsyncDpRankResolver,
+    AsyncTopologyCache,
+)
 from bootstrap_grpc.client.target import parse_target
-from bootstrap_grpc.client.topology_cache import TopologyCache
 from bootstrap_grpc.client.watch import WatchLogic
 from bootstrap_grpc.client.watch_aio import watch
 from bootstrap_grpc.protos.model import (
@@ -55,9 +58,9 @@ class AsyncBootstrapClient:
         self._owner = uuid.uuid4().hex
         self._connection: Connection | None = None
         self._holds: WeakSet[AsyncRankHold] = WeakSet()
-        self._streams: WeakSet[AsyncDpRankResolver | AsyncDpRankPublisher | TopologyCache]
+        self._streams: WeakSet[AsyncDpRankResolver | AsyncDpRankPublisher | AsyncTopologyCache]
         self._streams = WeakSet()
-        self._cache: TopologyCache | None = None
+        self._cache: AsyncTopologyCache | None = None
         self._log = LogBudget(time.monotonic)
         self._closed = False
 
@@ -152,10 +155,10 @@ class AsyncBootstrapClient:
         self._streams.add(publisher)
         return publisher
 
-    def topology_cache(self) -> TopologyCache:
-        """As ``BootstrapClient.topology_cache``, in this loop; its ``wait`` would block it."""
+    def topology_cache(self) -> AsyncTopologyCache:
+        """As ``BootstrapClient.topology_cache``, in this loop, with awaitable waits."""
         if self._cache is None:
-            self._cache = TopologyCache(self._connected())
+            self._cache = AsyncTopologyCache(self._connected())
             self._streams.add(self._cache)
         return self._cache
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bootstrap_grpc.client.topology_cache import TopologyCache
+from bootstrap_grpc.client.topology_cache import KnownTopology
 
 __all__ = ["LocalAnswers"]
 
@@ -12,7 +12,7 @@ __all__ = ["LocalAnswers"]
 class LocalAnswers:
     """Answers rooms from a topology cache, while its watch is live and the topology READY."""
 
-    def __init__(self, cache: TopologyCache) -> None:
+    def __init__(self, cache: KnownTopology) -> None:
         self._cache = cache
 
     def __call__(self, rooms: Iterable[int]) -> dict[int, int]:

@@ -1,17 +1,20 @@
-"""The resolver and the publisher for asyncio hosts: the same, in the host's own loop."""
+"""The resolver, the publisher and the topology cache for asyncio hosts: in the host's own loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.publisher import DpRankPublisher
 from bootstrap_grpc.client.resolver import DpRankResolver
+from bootstrap_grpc.client.topology_cache import KnownTopology
+from bootstrap_grpc.protos.model import Topology
 
-__all__ = ["AsyncDpRankPublisher", "AsyncDpRankResolver"]
+__all__ = ["AsyncDpRankPublisher", "AsyncDpRankResolver", "AsyncTopologyCache"]
 
 
 class AsyncDpRankResolver(DpRankResolver):
@@ -67,3 +70,42 @@ class AsyncDpRankPublisher(DpRankPublisher):
         """Not for an event loop, which it would block: raises ``TypeError``. See ``drain``."""
         del timeout
         raise TypeError("flush() would block the event loop; await drain() instead")
+
+
+class AsyncTopologyCache(KnownTopology):
+    """``TopologyCache`` whose waits are awaited. Belongs to its event loop, as its callbacks do."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._news = asyncio.Event()
+        super().__init__(connection)
+
+    async def wait(self, timeout: float | None = 10.0) -> Topology:
+        """The newest state, waiting for the first. Raises ``NoContact``."""
+        return self._first(await self._wait_for(self.current, timeout))
+
+    async def wait_ready(self, timeout: float | None = 10.0) -> Topology | None:
+        """What ``ready`` gives, waiting for it; ``None`` where ``timeout`` seconds are over."""
+        return await self._wait_for(self.ready, timeout)
+
+    async def __aenter__(self) -> AsyncTopologyCache:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self.close()
+
+    async def _wait_for(
+        self, ask: Callable[[], Topology | None], timeout: float | None
+    ) -> Topology | None:
+        async def asked() -> Topology:
+            while (found := ask()) is None:
+                await self._news.wait()
+            return found
+
+        with contextlib.suppress(asyncio.TimeoutError):
+            return await asyncio.wait_for(asked(), timeout)
+        return ask()
+
+    def _wake(self) -> None:
+        # Another event for whoever waits next: this one stays set for all who wait now.
+        news, self._news = self._news, asyncio.Event()
+        news.set()

@@ -18,7 +18,7 @@ from bootstrap_grpc.client.watch import WatchLogic
 from bootstrap_grpc.protos import bootstrap_pb2 as pb
 from bootstrap_grpc.protos.model import Topology, TopologyState
 
-__all__ = ["TopologyCache", "is_restart"]
+__all__ = ["KnownTopology", "TopologyCache", "is_restart"]
 
 _log = logging.getLogger("bootstrap_grpc.client")
 
@@ -27,8 +27,8 @@ OnLost = Callable[[NoContact], None]
 OnChange = Callable[[Topology], None]
 
 
-class TopologyCache:
-    """The newest topology, without a call. Made by ``BootstrapClient.topology_cache``.
+class KnownTopology:
+    """The newest topology, without a call: what ``TopologyCache`` and its asyncio twin share.
 
     Thread-safe. Callbacks run in the loop's thread: they must not block, and what they
     raise is logged.
@@ -42,7 +42,6 @@ class TopologyCache:
         self._known_ranks: Topology | None = None
         self._confirmed_at: float | None = None
         self._live = False
-        self._known = threading.Event()
         self._on_change: list[OnChange] = []
         self._on_restart: list[OnRestart] = []
         self._on_lost: list[OnLost] = []
@@ -63,13 +62,6 @@ class TopologyCache:
             return 0.0
         confirmed_at = self._confirmed_at
         return float("inf") if confirmed_at is None else time.monotonic() - confirmed_at
-
-    def wait(self, timeout: float | None = 10.0) -> Topology:
-        """The newest state, waiting for the first. Raises ``NoContact``. For start-up code."""
-        self._known.wait(timeout)
-        if self._current is None:
-            raise NoContact(self._target, "no topology in time")
-        return self._current
 
     def ready(self) -> Topology | None:
         """The state where it is READY and the watch is live, else ``None``."""
@@ -98,11 +90,11 @@ class TopologyCache:
         if self._pid == os.getpid():
             self._connection.host.soon(self._close)
 
-    def __enter__(self) -> TopologyCache:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
+    def _first(self, known: Topology | None) -> Topology:
+        """What waiting for the first state gave, which is ``None`` where none came in time."""
+        if known is None:
+            raise NoContact(self._target, "no topology in time")
+        return known
 
     # --- in the host's loop -----------------------------------------------------------
 
@@ -138,7 +130,7 @@ class TopologyCache:
     def _receive(self, after: Topology) -> None:
         before, self._current = self._known_ranks, after
         self._confirmed_at, self._live = time.monotonic(), True
-        self._known.set()
+        self._wake()
         restarted = before is not None and is_restart(before, after)
         if before is None or restarted or after.routes:
             # A service that started anew is empty at first: what is compared is the newest
@@ -150,11 +142,50 @@ class TopologyCache:
         for on_change in self._on_change:
             _guarded(on_change, after)
 
+    def _wake(self) -> None:
+        """Wake whoever waits for a state: one has come."""
+
     def _lose(self, error: NoContact) -> None:
         if self._live:
             self._live = False
             for on_lost in self._on_lost:
                 _guarded(on_lost, error)
+
+
+class TopologyCache(KnownTopology):
+    """The newest topology, without a call. Made by ``BootstrapClient.topology_cache``.
+
+    Thread-safe. Callbacks run in a thread of the background: they must not block, and what they
+    raise is logged.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._news = threading.Condition()
+        super().__init__(connection)
+
+    def wait(self, timeout: float | None = 10.0) -> Topology:
+        """The newest state, waiting for the first. Raises ``NoContact``. For start-up code."""
+        return self._first(self._wait_for(self.current, timeout))
+
+    def wait_ready(self, timeout: float | None = 10.0) -> Topology | None:
+        """What ``ready`` gives, waiting for it; ``None`` after ``timeout`` s. For start-up code."""
+        return self._wait_for(self.ready, timeout)
+
+    def __enter__(self) -> TopologyCache:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _wait_for(
+        self, ask: Callable[[], Topology | None], timeout: float | None
+    ) -> Topology | None:
+        with self._news:
+            return self._news.wait_for(ask, timeout)
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
 
 
 def is_restart(before: Topology, after: Topology) -> bool:

@@ -23,7 +23,8 @@ async def schedule(target: str, rooms: list[int]) -> None:
         while left:
             # A real scheduler calls poll() in each turn of its loop instead: it never waits.
             known = await resolver.wait(1.0)
-            current = topology.ready()
+            # Topology and rooms come over two streams: either may be the first.
+            current = await topology.wait_ready(30) if known else None
             routes = {route.key: route for route in current.routes} if current else {}
             for room, dp_rank in known.items():
                 route = routes.get(RankKey(dp_rank=dp_rank))

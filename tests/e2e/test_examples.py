@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from support.cli_process import Service
@@ -13,9 +14,15 @@ from support.cli_process import Service
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def example(name: str, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def example(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A running example, which is gone afterwards however the test ends."""
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def test_an_engine_on_stubs_is_found_by_a_scheduler_on_asyncio(

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bootstrap_grpc.client import (
     AsyncBootstrapClient,
     BootstrapClient,
     InvalidRequest,
+    NoContact,
     RankKey,
     Registration,
     Shape,
@@ -269,6 +271,41 @@ def test_moved_ranks_are_a_restart_also_where_the_service_started_empty(tmp_path
             assert moved == [(17000, 17555)]
 
 
+def test_start_up_code_waits_for_the_first_state_and_for_ready(
+    running: RunningService, client: BootstrapClient
+) -> None:
+    cache = client.topology_cache()
+    assert cache.wait(20).state is TopologyState.EMPTY
+    assert cache.wait_ready(0.01) is None
+    with ThreadPoolExecutor(2) as pool:
+        waiters = [pool.submit(cache.wait_ready, 20) for _ in range(2)]
+        client.register_rank(Registration(RankKey(), "10.0.0.1", 17000, Shape()))
+        for waiter in waiters:
+            ready = waiter.result()
+            assert ready is not None
+            assert ready.routes[0].rank_port == 17000
+    assert cache.wait_ready(0) is cache.current()
+
+
+async def test_asyncio_start_up_code_waits_for_the_first_state_and_for_ready(
+    running: RunningService,
+) -> None:
+    async with AsyncBootstrapClient(running.grpc) as client:
+        cache = client.topology_cache()
+        assert await cache.wait_ready(0) is None
+        assert (await cache.wait(20)).state is TopologyState.EMPTY
+        assert await cache.wait_ready(0.01) is None
+        waiters = [asyncio.create_task(cache.wait_ready(20)) for _ in range(2)]
+        await client.register_rank(Registration(RankKey(), "10.0.0.1", 17000, Shape()))
+        for ready in await asyncio.gather(*waiters):
+            assert ready is not None
+            assert ready.routes[0].rank_port == 17000
+        assert await cache.wait_ready(0) is cache.current()
+    async with AsyncBootstrapClient("127.0.0.1:1") as nobody:
+        with pytest.raises(NoContact, match=r"127\.0\.0\.1:1: no topology in time"):
+            await nobody.topology_cache().wait(0.01)
+
+
 # --- outages ---
 
 
@@ -375,9 +412,9 @@ async def test_the_asyncio_twins_share_meanings(running: RunningService) -> None
             resolver.submit([-1])
         with pytest.raises(TypeError, match="drain"):
             publisher.flush()
-        cache = client.topology_cache()
-        await asyncio.to_thread(eventually, cache.current, "a topology arrives")
-        assert cache.age() == 0
+        async with client.topology_cache() as cache:
+            assert (await cache.wait(20)).state is TopologyState.EMPTY
+            assert cache.age() == 0
 
 
 def test_a_mute_server_is_no_hang() -> None:
