@@ -114,7 +114,7 @@ def table_of(rates: dict[str, tuple[list[float], ...]]) -> ReportTable:
 def arguments_of(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=8, help="pairs of runs for each load (8)")
-    parser.add_argument("--seconds", type=float, default=3, help="length of a run (3)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of a run (1.5)")
     parser.add_argument("--connections", type=int, default=16, help="kept-alive connections (16)")
     parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")

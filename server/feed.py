@@ -39,9 +39,21 @@ class TopologyFeed:
         self._registry = registry
         self._changed = asyncio.Event()
         self._latest: _Published | None = None
+        self._whole: tuple[Topology, bytes] | None = None
         self._next: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closed: BootstrapError | None = None
         self._unsubscribe = registry.subscribe(self._changed.set)
+
+    def whole(self) -> bytes:
+        """The state now with every route, as serialised ``GetTopologyResponse``.
+
+        Made once for each change: 4,096 routes would hold up the loop at every call.
+        """
+        topology = self._registry.topology()  # the same object until something changes
+        if self._whole is None or self._whole[0] is not topology:
+            message = pb.GetTopologyResponse(topology=topology_to_proto(topology))
+            self._whole = topology, message.SerializeToString()
+        return self._whole[1]
 
     async def run(self) -> None:
         """Publish every change, coalesced; never returns."""

@@ -84,7 +84,8 @@ class BootstrapServicer(rpc.BootstrapServiceServicer):
         self, request: pb.GetTopologyRequest, context: Any
     ) -> pb.GetTopologyResponse:
         del request, context
-        return pb.GetTopologyResponse(topology=convert.topology_to_proto(self._registry.topology()))
+        # Serialised once for all who ask: GuardInterceptor passes bytes on.
+        return cast("pb.GetTopologyResponse", self._feed.whole())
 
     async def GetRoute(self, request: pb.GetRouteRequest, context: Any) -> pb.GetRouteResponse:
         del context
@@ -97,7 +98,7 @@ class BootstrapServicer(rpc.BootstrapServiceServicer):
         self, request: pb.WatchTopologyRequest, context: Any
     ) -> AsyncIterator[pb.WatchTopologyResponse]:
         del request, context
-        # Serialised once for all watchers: GuardInterceptor passes bytes on.
+        # Serialised once for all watchers, as above.
         return cast("AsyncIterator[pb.WatchTopologyResponse]", self._feed.watch())
 
     # --- rooms ------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def test_5000_addresses_that_nobody_answers_stay_flat_past_the_cap(
         name(range(1_000, 5_000))
         assert len(directory) == 100
         assert threading.active_count() == before[0]
-        assert process.num_threads() <= before[1] + 4  # gRPC's own pool may breathe
+        # gRPC's own pool may breathe: on a loaded machine by more, until they were idle for 20 s.
+        flat = before[1] + 4
+        eventually(lambda: process.num_threads() <= flat, "no threads are left behind", 60)
         assert process.memory_info().rss - memory < 50 * 2**20
         eventually(lambda: process.num_fds() < 400, "no sockets are left behind")
         assert len(caplog.records) <= 3, caplog.text
