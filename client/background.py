@@ -26,6 +26,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from bootstrap_grpc.client.channels import close_all_async, forget_async_use
+from bootstrap_grpc.client.starts import PacedStarts
 
 __all__ = ["Background", "Host", "InLoop", "Stream", "background"]
 
@@ -154,6 +155,7 @@ class Background:
         self.loop.add_reader(self._bell.fd, self._answer)
         self._calls: deque[Callable[[], object]] = deque()
         self._kept: set[Stream] = set()
+        self._starts = PacedStarts(self.loop)
         self._paused = False
         self._thread = threading.Thread(
             target=self._run_loop, name="bootstrap-streams", daemon=True
@@ -166,11 +168,14 @@ class Background:
         self._bell.ring()
 
     def keep(self, run: Run) -> Stream:
-        """Run ``run()`` until it is cancelled, anew after each pause."""
+        """Run ``run()`` until it is cancelled, anew after each pause.
+
+        Not at once where very many are begun: see ``PacedStarts``.
+        """
         stream = Stream(run, self._kept.discard)
         self._kept.add(stream)
         if not self._paused:
-            stream.start()
+            self._starts.start(stream)
         return stream
 
     def pause(self, timeout: float) -> bool:
@@ -200,6 +205,7 @@ class Background:
 
     async def _pause(self) -> None:
         self._paused = True
+        self._starts.clear()
         await asyncio.gather(*(stream.stop() for stream in self._kept))
         await close_all_async()
 

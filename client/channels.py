@@ -17,7 +17,15 @@ import grpc
 from bootstrap_grpc.client.config import ClientConfig, channel_options
 from bootstrap_grpc.client.errors import ForkedError
 
-__all__ = ["AsyncLease", "Lease", "close_all_async", "forget_async_use", "lease", "lease_async"]
+__all__ = [
+    "AsyncLease",
+    "Lease",
+    "check_fork",
+    "close_all_async",
+    "forget_async_use",
+    "lease",
+    "lease_async",
+]
 
 _Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -111,7 +119,7 @@ def lease(target: str, config: ClientConfig) -> Lease:
 
     Raises ``ForkedError`` in a child that was forked while asyncio's gRPC was live.
     """
-    _check_fork()
+    check_fork()
     return _pool.lease((target, channel_options(config)))
 
 
@@ -121,7 +129,7 @@ def lease_async(target: str, config: ClientConfig) -> AsyncLease:
     Raises as ``lease``.
     """
     global _aio_used  # noqa: PLW0603 - a fact about the process
-    _check_fork()
+    check_fork()
     _aio_used = True
     channels = _loops.setdefault(asyncio.get_running_loop(), _AsyncChannels())
     key = (target, channel_options(config))
@@ -149,7 +157,8 @@ def forget_async_use() -> None:
     _aio_used = False
 
 
-def _check_fork() -> None:
+def check_fork() -> None:
+    """Raise ``ForkedError`` in a child that was forked while asyncio's gRPC was live."""
     if _forked_from_aio:
         raise ForkedError(
             "this process was forked while gRPC streams of asyncio were live in its parent: start "

@@ -17,7 +17,7 @@ import grpc
 from bootstrap_grpc.client import calls
 from bootstrap_grpc.client.background import background
 from bootstrap_grpc.client.backoff import LogBudget
-from bootstrap_grpc.client.channels import Lease, lease
+from bootstrap_grpc.client.channels import Lease, check_fork, lease
 from bootstrap_grpc.client.config import ClientConfig
 from bootstrap_grpc.client.connection import Connection
 from bootstrap_grpc.client.errors import BootstrapError, from_rpc, typed
@@ -256,8 +256,13 @@ class BootstrapClient:
             self._open, self._cache, self._connection = WeakSet(), None, None
 
     def _streams(self) -> Connection:
-        self._connected()  # a closed client or a fork is an error here, not silence later
+        # A closed client or a fork is an error here, not silence later. The channel of the unary
+        # calls is not made for it: a client may have nothing but streams.
+        check_fork()
+        self._follow_fork()
         with self._lock:
+            if self._closed:
+                raise ValueError(f"the client of {self.target} is closed")
             if self._connection is None:
                 self._connection = Connection(background(), self._target, self._config, self._log)
             return self._connection
