@@ -61,7 +61,7 @@ class WrkError(Exception):
     """wrk failed, or the server answered anything but 2xx."""
 
 
-def wrk(url: str, load: Load, *, seconds: float, connections: int) -> float:
+def wrk(url: str, load: Load, *, seconds: int, connections: int) -> float:
     """Return the requests per second of one run.
 
     :raises WrkError: an answer was not 2xx, a connection failed, or wrk itself did.
@@ -72,7 +72,7 @@ def wrk(url: str, load: Load, *, seconds: float, connections: int) -> float:
         done = subprocess.run(
             [
                 *("wrk", "--threads", "1", "--connections", str(connections)),
-                *("--duration", f"{seconds:g}s", "--script", str(script), url + load.path),
+                *("--duration", f"{seconds}s", "--script", str(script), url + load.path),
             ],
             capture_output=True,
             text=True,
@@ -84,7 +84,7 @@ def wrk(url: str, load: Load, *, seconds: float, connections: int) -> float:
     return float(rate[1])
 
 
-def measure(rounds: int, seconds: float, connections: int) -> dict[str, tuple[list[float], ...]]:
+def measure(rounds: int, seconds: int, connections: int) -> dict[str, tuple[list[float], ...]]:
     """Return the rates of SGLang's server and of this project's, for each load."""
     rates: dict[str, tuple[list[float], ...]] = {load.name: ([], []) for load in LOADS}
     with ExitStack() as stack:
@@ -113,15 +113,15 @@ def table_of(rates: dict[str, tuple[list[float], ...]]) -> ReportTable:
 
 def arguments_of(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=8, help="pairs of runs for each load (8)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of a run (1.5)")
+    parser.add_argument("--rounds", type=int, default=10, help="pairs of runs for each load (10)")
+    parser.add_argument("--seconds", type=int, default=1, help="whole seconds of a run (1)")
     parser.add_argument("--connections", type=int, default=16, help="kept-alive connections (16)")
-    parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s")
+    parser.add_argument("--quick", action="store_true", help="3 pairs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--write", action="store_true", help="rewrite the section of README.md")
     arguments = parser.parse_args(argv)
     if arguments.quick:
-        arguments.rounds, arguments.seconds = 3, 1
+        arguments.rounds = 3
     return arguments
 
 
