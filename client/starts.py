@@ -8,7 +8,6 @@ from typing import Protocol
 
 __all__ = ["PacedStarts", "Startable"]
 
-
 _TICK = 0.001
 """Seconds by which a timer may be early."""
 
@@ -25,9 +24,9 @@ class PacedStarts:
     """Starts what it is given in order: at once, up to a burst, then at a steady rate.
 
     A bad router may name addresses faster than gRPC clears away their channels, which it does on
-    threads that it adds for the purpose: on a loaded machine 50 KB and a hundredth of a thread
-    for each address (measured). Paced, most such addresses are given up before they are dialled,
-    and what is over by then costs nothing. Belongs to one event loop.
+    threads that it adds for the purpose: on a loaded machine 50 KB for each address, and up to a
+    thread for 200 of them (measured). Paced, most such addresses are given up before they are
+    dialled, and what is over by then costs nothing. Belongs to one event loop.
     """
 
     def __init__(
